@@ -1,0 +1,2 @@
+//! `warden-agent`.
+fn main() {}

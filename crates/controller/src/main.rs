@@ -1,0 +1,2 @@
+//! `warden-controller`.
+fn main() {}

@@ -1,0 +1,162 @@
+//! Names of agents, classes and checks, and how the faults of a check come to an end.
+
+/// What brings a check's faults to an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClearedBy {
+    /// The check reads that the part is well again.
+    Reading,
+    /// A reboot after which the check does not find the fault again.
+    Reboot,
+    /// Whichever comes first.
+    Either,
+}
+
+/// One check that we know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Check {
+    /// Agent that speaks.
+    pub agent: &'static str,
+    /// Kind of part.
+    pub component_class: &'static str,
+    /// Name of the check, which is also the type of the node condition.
+    pub name: &'static str,
+    /// What ends its faults.
+    pub cleared_by: ClearedBy,
+    /// Whether the reference writes a condition of this type too.
+    pub reference: bool,
+}
+
+/// Agent name of everything read from the kernel log, as the reference spells it.
+pub const SYSLOG_AGENT: &str = "syslog-health-monitor";
+/// Agent name of Warden's own agent.
+pub const WARDEN_AGENT: &str = "warden-agent";
+/// XIDs of the kernel log.
+pub const XID: &str = "SysLogsXIDError";
+
+/// Every check with a known way to an end. Source of the reference's names:
+/// log-and-nic-detection 1; ours: the design's wire-agent 2.
+pub const CHECKS: [Check; 9] = [
+    check(SYSLOG_AGENT, "GPU", XID, ClearedBy::Reboot, true),
+    check(
+        SYSLOG_AGENT,
+        "GPU",
+        "SysLogsSXIDError",
+        ClearedBy::Reboot,
+        true,
+    ),
+    check(
+        SYSLOG_AGENT,
+        "GPU",
+        "SysLogsGPUFallenOff",
+        ClearedBy::Reboot,
+        true,
+    ),
+    check(
+        SYSLOG_AGENT,
+        "NIC",
+        "SysLogsNICDriverError",
+        ClearedBy::Reboot,
+        true,
+    ),
+    check(
+        WARDEN_AGENT,
+        "Agent",
+        "KernelLogUnreadable",
+        ClearedBy::Reading,
+        false,
+    ),
+    check(
+        WARDEN_AGENT,
+        "Agent",
+        "SpoolUnwritable",
+        ClearedBy::Reading,
+        false,
+    ),
+    check(
+        WARDEN_AGENT,
+        "Agent",
+        "EventsLost",
+        ClearedBy::Reboot,
+        false,
+    ),
+    check(
+        WARDEN_AGENT,
+        "Agent",
+        "ClockSkew",
+        ClearedBy::Reading,
+        false,
+    ),
+    check(
+        WARDEN_AGENT,
+        "Agent",
+        "AgentSilent",
+        ClearedBy::Reading,
+        false,
+    ),
+];
+
+/// Older names of agents and checks: an event under the old name is the same fault. (old agent,
+/// old check, new agent, new check).
+pub const ALIASES: [(&str, &str, &str, &str); 0] = [];
+
+const fn check(
+    agent: &'static str,
+    component_class: &'static str,
+    name: &'static str,
+    cleared_by: ClearedBy,
+    reference: bool,
+) -> Check {
+    Check {
+        agent,
+        component_class,
+        name,
+        cleared_by,
+        reference,
+    }
+}
+
+/// The check of this agent and name, if we know it.
+pub fn find(agent: &str, name: &str) -> Option<&'static Check> {
+    CHECKS.iter().find(|c| c.agent == agent && c.name == name)
+}
+
+/// What ends the faults of a check; one that we do not know is ended by its own readings.
+pub fn cleared_by(agent: &str, name: &str) -> ClearedBy {
+    find(agent, name).map_or(ClearedBy::Reading, |c| c.cleared_by)
+}
+
+/// The present agent and check name for a name that may be an older one.
+pub fn present_name<'a>(
+    agent: &'a str,
+    name: &'a str,
+    aliases: &[(&'a str, &'a str, &'a str, &'a str)],
+) -> (&'a str, &'a str) {
+    aliases
+        .iter()
+        .find(|(old_agent, old_name, _, _)| *old_agent == agent && *old_name == name)
+        .map_or((agent, name), |(_, _, agent, name)| (agent, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_log_checks_are_ended_by_a_reboot() {
+        assert_eq!(cleared_by(SYSLOG_AGENT, XID), ClearedBy::Reboot);
+        assert_eq!(cleared_by("someone", "Else"), ClearedBy::Reading);
+    }
+
+    #[test]
+    fn an_older_name_reads_as_the_present_one() {
+        let aliases = [("old-agent", "Old", "new-agent", "New")];
+        assert_eq!(
+            present_name("old-agent", "Old", &aliases),
+            ("new-agent", "New")
+        );
+        assert_eq!(
+            present_name("old-agent", "Other", &aliases),
+            ("old-agent", "Other")
+        );
+    }
+}

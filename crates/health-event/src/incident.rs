@@ -1,0 +1,299 @@
+//! An incident: one node's stay out of service, from the first quarantining fault to release.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::event::RecommendedAction;
+use crate::fault::FaultId;
+use crate::node::NodeName;
+use crate::order::BootId;
+
+/// Id of an incident: a ULID as text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IncidentId(Arc<str>);
+
+impl IncidentId {
+    /// From a ULID's text (26 characters of Crockford's base 32, upper case).
+    pub fn new(text: &str) -> Option<Self> {
+        let ok = text.len() == 26
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_digit() || b.is_ascii_uppercase());
+        ok.then(|| Self(Arc::from(text)))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for IncidentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for IncidentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A taint, as the API server compares it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Taint {
+    /// Key.
+    pub key: String,
+    /// Value, maybe empty.
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    pub effect: String,
+}
+
+/// Where the quarantine of an incident stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QuarantineStatus {
+    /// The node should be taken out but is not, for a reason that ends.
+    Withheld(Withheld),
+    /// Dry run, or withheld and then dropped by a person: nothing is written.
+    Observed,
+    /// The write that takes the node out is under way, outcome unknown.
+    Applying,
+    /// The node carries our marks.
+    Quarantined,
+    /// The write that gives the node back is under way, outcome unknown.
+    Releasing(CloseReason),
+    /// Over.
+    Closed(CloseReason),
+}
+
+/// Why a node that should be taken out is not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Withheld {
+    /// The pool's breaker is tripped, by this bound.
+    Breaker(Bound),
+    /// Quarantine was switched on less than the first-action delay ago.
+    FirstAction {
+        /// End of the delay.
+        until: Timestamp,
+    },
+    /// After the delay or a reset, nodes go one after the other.
+    Pace,
+}
+
+/// A bound of the breaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Bound {
+    /// Nodes out at one time.
+    Level,
+    /// Nodes newly taken out in the window.
+    Rate,
+}
+
+impl Bound {
+    /// Name for people, metrics and the store.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Level => "level",
+            Self::Rate => "rate",
+        }
+    }
+}
+
+/// How an incident ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CloseReason {
+    /// All its faults are closed.
+    Recovered,
+    /// A person uncordoned the node.
+    ManualUncordon,
+    /// A person removed a taint of ours.
+    ManualUntaint,
+    /// The node object is gone, or another machine has its name.
+    NodeDeleted,
+    /// A person ended it.
+    CancelledByPerson,
+}
+
+impl CloseReason {
+    const NAMED: [(Self, &'static str); 5] = [
+        (Self::Recovered, "Recovered"),
+        (Self::ManualUncordon, "ManualUncordon"),
+        (Self::ManualUntaint, "ManualUntaint"),
+        (Self::NodeDeleted, "NodeDeleted"),
+        (Self::CancelledByPerson, "CancelledByPerson"),
+    ];
+
+    /// The name in the store and for people.
+    pub fn as_str(self) -> &'static str {
+        Self::NAMED
+            .iter()
+            .find(|(r, _)| *r == self)
+            .map_or("Recovered", |(_, name)| name)
+    }
+
+    /// From the stored name.
+    pub fn from_stored(name: &str) -> Option<Self> {
+        Self::NAMED
+            .iter()
+            .find(|(_, n)| *n == name)
+            .map(|(reason, _)| *reason)
+    }
+}
+
+impl QuarantineStatus {
+    /// Static name, for metrics, the store and the timeline.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Withheld(_) => "Withheld",
+            Self::Observed => "Observed",
+            Self::Applying => "Applying",
+            Self::Quarantined => "Quarantined",
+            Self::Releasing(_) => "Releasing",
+            Self::Closed(_) => "Closed",
+        }
+    }
+
+    /// Whether the incident is over.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed(_))
+    }
+
+    /// Whether the node is out by us, or may be: what the breaker counts.
+    pub fn is_out(&self) -> bool {
+        matches!(
+            self,
+            Self::Applying | Self::Quarantined | Self::Releasing(_)
+        )
+    }
+}
+
+/// What we put on a node and must take off again.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Marks {
+    /// Whether a rule asks for a cordon.
+    pub cordon: bool,
+    /// Whether the node was cordoned by someone else before us: then release leaves the cordon.
+    pub cordon_pre_existing: bool,
+    /// Our taints.
+    pub taints: BTreeSet<Taint>,
+    /// Those of our taints that stood there before us: release leaves them.
+    pub taints_pre_existing: BTreeSet<Taint>,
+    /// Names of the rule sets, sorted, for `cordon-reason`.
+    pub reasons: BTreeSet<String>,
+}
+
+impl Marks {
+    /// Whether nothing is asked for.
+    pub fn is_empty(&self) -> bool {
+        !self.cordon && self.taints.is_empty()
+    }
+}
+
+/// One fault of an incident.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IncidentFault {
+    /// Which.
+    pub id: FaultId,
+    /// Names of the rule sets that matched; once matched, always matched. Empty only if forced.
+    pub rules: BTreeSet<String>,
+    /// `AGENT-CREATOR` if an allowed sender forced it.
+    pub forced_by: Option<String>,
+    /// Action asked for.
+    pub action: RecommendedAction,
+    /// Position of the event that brought it in.
+    pub seq: u64,
+    /// When it joined.
+    pub joined_at: Timestamp,
+    /// When it closed; closed faults stay for the record while the incident is open.
+    pub closed_at: Option<Timestamp>,
+    /// Whether it came through the node's agent, so that release waits for the agent's word.
+    pub through_agent: bool,
+}
+
+/// One node's stay out of service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Incident {
+    /// Id.
+    pub id: IncidentId,
+    /// Node.
+    pub node: NodeName,
+    /// UID of the node object; an incident never outlives it.
+    pub node_uid: String,
+    /// Machine id (system UUID), or the UID where none is known.
+    pub machine: String,
+    /// Rises with each change; the store refuses a plan made for another version.
+    pub version: u64,
+    /// Position of the event that opened it.
+    pub opened_seq: u64,
+    /// When it opened.
+    pub opened_at: Timestamp,
+    /// Boot of the node at that time.
+    pub opened_boot: BootId,
+    /// When it closed.
+    pub closed_at: Option<Timestamp>,
+    /// Where the quarantine stands.
+    pub quarantine: QuarantineStatus,
+    /// Since when.
+    pub since: Timestamp,
+    /// Its faults.
+    pub faults: Vec<IncidentFault>,
+    /// What is on the node (Quarantined), or is being put there (Applying).
+    pub marks: Marks,
+    /// Pool that the breaker counts it in; fixed while the incident is open.
+    pub pool: String,
+    /// Whether our cordon and taints were seen on the node since our last write: only then can
+    /// their absence be a person's doing.
+    pub marks_observed: bool,
+    /// Why a person is needed, if one is.
+    pub needs_operator: Option<String>,
+    /// Opened by a person (`warden hold`): it stays until a person ends it.
+    pub held_by: Option<String>,
+}
+
+impl Incident {
+    /// Faults that are still open.
+    pub fn open_faults(&self) -> impl Iterator<Item = &IncidentFault> {
+        self.faults.iter().filter(|f| f.closed_at.is_none())
+    }
+}
+
+/// Faults that a person's uncordon keeps from taking the node out again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    /// Whose uncordon it was, if known.
+    pub actor: String,
+    /// End of the hold.
+    pub until: Timestamp,
+    /// Exactly the faults open at that moment; each leaves the list once it has closed.
+    pub faults: Vec<FaultId>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_both_ways() {
+        for (reason, name) in CloseReason::NAMED {
+            assert_eq!(CloseReason::from_stored(name), Some(reason));
+            assert_eq!(reason.as_str(), name);
+        }
+    }
+
+    #[test]
+    fn an_incident_id_is_a_ulid() {
+        assert!(IncidentId::new("01ARZ3NDEKTSV4RRFFQ69G5FAV").is_some());
+        for bad in [
+            "",
+            "01arz3ndektsv4rrffq69g5fav",
+            "01ARZ3NDEKTSV4RRFFQ69G5FA",
+        ] {
+            assert!(IncidentId::new(bad).is_none(), "{bad:?} was accepted");
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! Generators and checks of the repository.
+fn main() {}

@@ -139,7 +139,8 @@ pub struct FaultState {
     pub described: Timestamp,
     /// The code; empty if none.
     pub code: String,
-    /// What each sender said last, and what before it was graver. Never empty while open.
+    /// What each sender said last, and what before it was graver. Kept after the closing too, so
+    /// that a late word of another sender is judged against it.
     pub raised: BTreeMap<Sender, Vec<Raise>>,
     /// Whether the fault is open.
     pub open: bool,
@@ -260,11 +261,30 @@ impl ScopeState {
             .collect()
     }
 
-    /// Forgets clears received before `before`, and closed faults that nothing holds.
-    pub fn forget(&mut self, before: Timestamp) {
-        self.clears.retain(|c| c.received_at >= before);
-        self.faults
-            .retain(|f| f.open || f.closings.last().is_some_and(|at| *at >= before));
+    /// Forgets clears received before `before`, what they answered, and faults that closed and
+    /// were last spoken of before that.
+    pub fn forget(&mut self, before: Timestamp, boots: &Boots) {
+        let (old, kept): (Vec<Clear>, Vec<Clear>) =
+            self.clears.drain(..).partition(|c| c.received_at < before);
+        self.clears = kept;
+        for clear in &old {
+            self.settle(clear, boots);
+        }
+        self.faults.retain(|f| {
+            f.open || f.described >= before || f.closings.last().is_some_and(|at| *at >= before)
+        });
+    }
+
+    /// Takes out for good what a clear answered that will not be remembered any longer.
+    fn settle(&mut self, clear: &Clear, boots: &Boots) {
+        for fault in &mut self.faults {
+            if clear.covers(fault.space, &fault.device, &fault.code) {
+                for (sender, stack) in &mut fault.raised {
+                    stack.retain(|raise| !overrules(clear, sender, raise, boots));
+                }
+                fault.raised.retain(|_, stack| !stack.is_empty());
+            }
+        }
     }
 
     /// The open fault of this key.
@@ -288,7 +308,8 @@ impl ScopeState {
         };
         let mut changes = Vec::new();
         for index in 0..self.faults.len() {
-            if self.faults[index].open && covered(&self.faults[index]) {
+            // Closed ones too: a later word with an earlier clock can take an answer back.
+            if covered(&self.faults[index]) {
                 changes.extend(self.judge(index, boots, now, false));
             }
         }
@@ -328,7 +349,8 @@ impl ScopeState {
         }
         if self.clears.len() > CLEARS_KEPT {
             let oldest = (0..self.clears.len()).min_by_key(|i| self.clears[*i].received_at);
-            self.clears.remove(oldest.unwrap_or(0));
+            let oldest = self.clears.remove(oldest.unwrap_or(0));
+            self.settle(&oldest, boots);
         }
     }
 
@@ -455,7 +477,6 @@ impl ScopeState {
 
 fn judge_healthy(fault: &mut FaultState, now: Timestamp, raised: bool) -> Option<Change> {
     if !fault.open {
-        fault.raised.clear();
         return raised.then(|| Change::Answered(fault.key()));
     }
     if fault.held_until.is_none() && !fault.fatal && is_flapping(fault, now) {
@@ -475,7 +496,6 @@ fn is_flapping(fault: &FaultState, now: Timestamp) -> bool {
 fn close(fault: &mut FaultState, now: Timestamp) -> Change {
     fault.open = false;
     fault.held_until = None;
-    fault.raised.clear();
     fault.fatal = false;
     fault.action = RecommendedAction::None;
     fault.closings.push(now);
@@ -546,15 +566,9 @@ fn verdict(fault: &FaultState, clears: &[Clear], boots: &Boots) -> Option<Grade>
     }
     let standing = fault.raised.iter().flat_map(|(sender, stack)| {
         let clears = &clears;
-        stack.iter().filter(move |raise| {
-            !clears.iter().any(|c| {
-                if c.sender == *sender {
-                    answers(c, raise, boots)
-                } else {
-                    c.stamp.at > raise.stamp.at
-                }
-            })
-        })
+        stack
+            .iter()
+            .filter(move |raise| !clears.iter().any(|c| overrules(c, sender, raise, boots)))
     });
     let mut grade = Grade {
         fatal: false,
@@ -567,6 +581,15 @@ fn verdict(fault: &FaultState, clears: &[Clear], boots: &Boots) -> Option<Grade>
         }
     }
     Some(grade)
+}
+
+/// Whether a clear makes an unhealthy statement of `sender` a thing of the past.
+fn overrules(clear: &Clear, sender: &Sender, raise: &Raise, boots: &Boots) -> bool {
+    if clear.sender == *sender {
+        answers(clear, raise, boots)
+    } else {
+        clear.stamp.at > raise.stamp.at
+    }
 }
 
 /// Whether a clear is later than an unhealthy statement of the same sender.

@@ -1,2 +1,76 @@
-//! Generators and checks of the repository.
-fn main() {}
+//! Generators and checks of the repository: `cargo run -p xtask -- check`.
+
+mod names;
+mod rows;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Checks of the repository")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Fail on names outside their place and on acceptance rows without a test.
+    Check,
+    /// Print which acceptance rows are tested, differ, or are open.
+    Rows,
+}
+
+#[expect(clippy::print_stdout, reason = "this program reports on standard output")]
+fn main() -> anyhow::Result<()> {
+    let root = root()?;
+    match Arguments::parse().command {
+        Command::Rows => println!("{}", rows::count(&root)?),
+        Command::Check => {
+            let mut faults = names::misplaced(&root)?;
+            let rows = rows::count(&root)?;
+            println!("{rows}");
+            faults.extend(rows.open.iter().map(|row| {
+                format!("acceptance row {row}: no test named row_{row:03}_… and no line in docs/differences.md")
+            }));
+            if !faults.is_empty() {
+                bail!("{}", faults.join("\n"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The repository's root, from wherever cargo runs us.
+fn root() -> anyhow::Result<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent")?;
+    Ok(root.to_owned())
+}
+
+/// All Rust files of the crates, the end-to-end tests and the benchmarks.
+fn rust_files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders: Vec<PathBuf> = ["crates", "tests", "bench", "xtask"]
+        .iter()
+        .map(|name| root.join(name))
+        .filter(|path| path.is_dir())
+        .collect();
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(&folder)
+            .with_context(|| format!("reading the folder {}", folder.display()))?;
+        for entry in entries {
+            let path = entry?.path();
+            if path.is_dir() {
+                if path.file_name().is_some_and(|name| name != "target") {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}

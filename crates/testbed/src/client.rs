@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use futures::FutureExt as _;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use k8s_openapi::ByteString;
@@ -11,7 +10,7 @@ use kube::Client;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
 use crate::certificates::KeyedCertificate;
 
@@ -70,33 +69,25 @@ pub(crate) fn client(config: &Config) -> anyhow::Result<Client> {
     let https = config
         .rustls_https_connector_with_connector(http)
         .context("setting up TLS for a client of the testbed")?;
-    let sender = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-        .build::<_, Body>(https);
+    let sender =
+        hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(https);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .map_err(BoxError::from)
-        .map_future(|answer| {
-            tokio::time::timeout(ANSWER_TIMEOUT, answer).map(|outcome| match outcome {
-                Ok(answer) => answer.map_err(BoxError::from),
-                Err(elapsed) => Err(BoxError::from(elapsed)),
-            })
-        })
-        .service(sender);
+        .service(sender)
+        .map_future(in_time);
     Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
 }
 
-/// Whether `url` (absolute) answers with a status of success.
-pub(crate) async fn is_healthy(config: &Config, url: &str) -> anyhow::Result<()> {
-    let uri: http::Uri = url.parse()?;
-    let path = uri.path().to_owned();
+async fn in_time<T>(answer: impl Future<Output = Result<T, BoxError>>) -> Result<T, BoxError> {
+    tokio::time::timeout(ANSWER_TIMEOUT, answer).await?
+}
+
+/// Asks `base` (`https://host:port`) for `path`; an error unless the answer is a success.
+pub(crate) async fn check_health(config: &Config, base: &str, path: &str) -> anyhow::Result<()> {
     let mut config = config.clone();
-    config.cluster_url = uri;
-    config.cluster_url = http::Uri::builder()
-        .scheme(config.cluster_url.scheme_str().unwrap_or("https"))
-        .authority(config.cluster_url.authority().context("no host")?.as_str())
-        .path_and_query("/")
-        .build()?;
+    config.cluster_url = base.parse()?;
     client(&config)?
         .request_text(http::Request::get(path).body(Vec::new())?)
         .await?;

@@ -58,17 +58,16 @@ impl Component {
         }
     }
 
-    /// Where it answers once it works.
-    pub(crate) fn health_url(self, ports: &Ports) -> String {
-        match self {
-            Self::Etcd => format!("http://127.0.0.1:{}/health", ports.etcd_client()),
-            Self::ApiServer => format!("https://127.0.0.1:{}/readyz", ports.api_server()),
-            Self::ControllerManager => {
-                format!("https://127.0.0.1:{}/healthz", ports.controller_manager())
-            }
-            Self::Scheduler => format!("https://127.0.0.1:{}/healthz", ports.scheduler()),
-            Self::Kwok => format!("http://127.0.0.1:{}/healthz", ports.kwok()),
-        }
+    /// Base URL and path where it answers once it works.
+    pub(crate) fn health(self, ports: &Ports) -> (String, &'static str) {
+        let (scheme, port, path) = match self {
+            Self::Etcd => ("http", ports.etcd_client(), "/health"),
+            Self::ApiServer => ("https", ports.api_server(), "/readyz"),
+            Self::ControllerManager => ("https", ports.controller_manager(), "/healthz"),
+            Self::Scheduler => ("https", ports.scheduler(), "/healthz"),
+            Self::Kwok => ("http", ports.kwok(), "/healthz"),
+        };
+        (format!("{scheme}://127.0.0.1:{port}"), path)
     }
 }
 

@@ -24,7 +24,6 @@ done
 pub(crate) struct Folder {
     path: PathBuf,
     sweeper: Child,
-    kept: bool,
 }
 
 impl Folder {
@@ -59,11 +58,7 @@ impl Folder {
             .process_group(0)
             .spawn()
             .context("starting sh, which removes the testbed's folder when we die")?;
-        let folder = Self {
-            path,
-            sweeper,
-            kept: false,
-        };
+        let folder = Self { path, sweeper };
         for name in ["pki", "log", "etcd"] {
             folder.subfolder(name)?;
         }
@@ -89,12 +84,7 @@ impl Folder {
             pipe.write_all(b"keep\n")
                 .with_context(|| format!("asking to keep {}", self.path.display()))?;
         }
-        self.kept = true;
         Ok(())
-    }
-
-    pub(crate) fn is_kept(&self) -> bool {
-        self.kept
     }
 }
 

@@ -1,0 +1,292 @@
+//! The values of the annotations and labels that say that and why a node is out.
+
+use std::collections::BTreeSet;
+
+use health_event::incident::{IncidentId, Taint};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::names;
+
+/// Why the text of an annotation is not what it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("annotation {annotation} does not hold {wanted}: {why}")]
+pub struct ValueError {
+    annotation: &'static str,
+    wanted: &'static str,
+    why: String,
+}
+
+impl ValueError {
+    pub(crate) fn new(name: names::Name, wanted: &'static str, why: impl ToString) -> Self {
+        let why: String = why.to_string().chars().take(200).collect();
+        Self {
+            annotation: name.text,
+            wanted,
+            why,
+        }
+    }
+
+    /// Static name of the error.
+    pub fn code(&self) -> &'static str {
+        "bad_annotation"
+    }
+}
+
+/// Value of [`names::INCIDENT`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IncidentMark {
+    /// The incident.
+    pub incident: IncidentId,
+    /// Its version at the write.
+    pub version: u64,
+    /// The node object that it belongs to; one on another object (a copied manifest) is not ours.
+    pub node_uid: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct IncidentRecord {
+    id: String,
+    version: u64,
+    #[serde(rename = "nodeUID")]
+    node_uid: String,
+}
+
+impl IncidentMark {
+    /// As the annotation holds it.
+    pub fn render(&self) -> String {
+        to_json(&IncidentRecord {
+            id: self.incident.as_str().to_owned(),
+            version: self.version,
+            node_uid: self.node_uid.clone(),
+        })
+    }
+
+    /// From the annotation.
+    ///
+    /// # Errors
+    /// It is no JSON of that form, or the id is no ULID.
+    pub fn parse(text: &str) -> Result<Self, ValueError> {
+        const WANTED: &str = "{id: ULID, version, nodeUID}";
+        let record: IncidentRecord =
+            serde_json::from_str(text).map_err(|e| ValueError::new(names::INCIDENT, WANTED, e))?;
+        let incident = IncidentId::new(&record.id)
+            .ok_or_else(|| ValueError::new(names::INCIDENT, WANTED, "the id is no ULID"))?;
+        Ok(Self {
+            incident,
+            version: record.version,
+            node_uid: record.node_uid,
+        })
+    }
+}
+
+/// Value of [`names::CONDITIONS`]: types of the conditions that we wrote and did not take back.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ConditionList(pub BTreeSet<String>);
+
+impl ConditionList {
+    /// As the annotation holds it.
+    pub fn render(&self) -> String {
+        to_json(&self.0)
+    }
+
+    /// From the annotation.
+    ///
+    /// # Errors
+    /// It is no JSON list of texts.
+    pub fn parse(text: &str) -> Result<Self, ValueError> {
+        serde_json::from_str(text)
+            .map(Self)
+            .map_err(|e| ValueError::new(names::CONDITIONS, "a JSON list of types", e))
+    }
+}
+
+/// One element of [`names::APPLIED_TAINTS`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AppliedTaint {
+    /// The taint.
+    pub taint: Taint,
+    /// Whether it stood there before us: then release leaves it.
+    pub pre_existing: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AppliedTaintRecord<'a> {
+    key: &'a str,
+    value: &'a str,
+    effect: &'a str,
+    pre_existing: bool,
+}
+
+impl AppliedTaint {
+    /// A list as the annotation holds it.
+    pub fn render_list(taints: &[Self]) -> String {
+        let records: Vec<AppliedTaintRecord<'_>> = taints
+            .iter()
+            .map(|t| AppliedTaintRecord {
+                key: &t.taint.key,
+                value: &t.taint.value,
+                effect: &t.taint.effect,
+                pre_existing: t.pre_existing,
+            })
+            .collect();
+        to_json(&records)
+    }
+
+    /// From the annotation; keys in any case, since older versions of the reference wrote
+    /// `Key`, `Value`, `Effect`.
+    ///
+    /// # Errors
+    /// It is no JSON list of objects with a key and an effect.
+    pub fn parse_list(text: &str) -> Result<Vec<Self>, ValueError> {
+        const WANTED: &str = "a JSON list of {key, value, effect, preExisting}";
+        let error =
+            |why: &dyn ToString| ValueError::new(names::APPLIED_TAINTS, WANTED, why.to_string());
+        let list: Vec<Value> = serde_json::from_str(text).map_err(|e| error(&e))?;
+        list.iter()
+            .map(|value| {
+                let text = |key: &str| {
+                    field(value, key)
+                        .and_then(Value::as_str)
+                        .unwrap_or_default()
+                        .to_owned()
+                };
+                let taint = Taint {
+                    key: text("key"),
+                    value: text("value"),
+                    effect: text("effect"),
+                };
+                if taint.key.is_empty() || taint.effect.is_empty() {
+                    return Err(error(&"an element has no key or no effect"));
+                }
+                let pre_existing = field(value, "preExisting")
+                    .and_then(Value::as_bool)
+                    .unwrap_or_default();
+                Ok(Self {
+                    taint,
+                    pre_existing,
+                })
+            })
+            .collect()
+    }
+}
+
+/// The field of an object whose name is this one in any case; exact spelling first.
+pub(crate) fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    let object = value.as_object()?;
+    object.get(name).or_else(|| {
+        object
+            .iter()
+            .find(|(key, _)| key.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    })
+}
+
+pub(crate) fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("texts, numbers and lists of them always render")
+}
+
+/// Value of `cordon-reason`: the names of the rule sets, joined.
+pub fn cordon_reason<'a>(reasons: impl IntoIterator<Item = &'a str>) -> String {
+    let clean: Vec<String> = reasons
+        .into_iter()
+        .map(names::label_value)
+        .filter(|r| !r.is_empty())
+        .collect();
+    names::label_value(&clean.join("-"))
+}
+
+/// Value of `uncordon-reason` for a `cordon-reason`; none for an empty one.
+pub fn uncordon_reason(cordon_reason: &str) -> Option<String> {
+    let cut = &cordon_reason[..cordon_reason.floor_char_boundary(55)];
+    (!cut.is_empty()).then(|| names::label_value(&format!("{cut}-removed")))
+}
+
+/// Value of `cordon-timestamp`: a label can't hold colons. Unix seconds.
+pub fn label_timestamp(unix_seconds: i64) -> String {
+    let time = jiff::Timestamp::from_second(unix_seconds).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    time.strftime("%Y-%m-%dT%H-%M-%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taint(key: &str) -> Taint {
+        Taint {
+            key: key.into(),
+            value: "true".into(),
+            effect: "NoSchedule".into(),
+        }
+    }
+
+    #[test]
+    fn an_incident_mark_round_trips() {
+        let mark = IncidentMark {
+            incident: IncidentId::new("01ARZ3NDEKTSV4RRFFQ69G5FAV").unwrap(),
+            version: 3,
+            node_uid: "u-1".into(),
+        };
+        let text = mark.render();
+        assert_eq!(
+            text,
+            r#"{"id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","version":3,"nodeUID":"u-1"}"#
+        );
+        assert_eq!(IncidentMark::parse(&text), Ok(mark));
+        for bad in ["", "{}", "[]", r#"{"id":"x","version":1,"nodeUID":""}"#] {
+            assert_eq!(
+                IncidentMark::parse(bad).unwrap_err().code(),
+                "bad_annotation"
+            );
+        }
+    }
+
+    #[test]
+    fn a_condition_list_round_trips_sorted() {
+        let list = ConditionList(["B", "A"].map(String::from).into());
+        assert_eq!(list.render(), r#"["A","B"]"#);
+        assert_eq!(ConditionList::parse(&list.render()), Ok(list));
+        assert!(ConditionList::parse("{}").is_err());
+    }
+
+    #[test]
+    fn applied_taints_round_trip_and_read_older_casing() {
+        let list = vec![
+            AppliedTaint {
+                taint: taint("a"),
+                pre_existing: false,
+            },
+            AppliedTaint {
+                taint: taint("b"),
+                pre_existing: true,
+            },
+        ];
+        let text = AppliedTaint::render_list(&list);
+        assert!(text.starts_with(
+            r#"[{"key":"a","value":"true","effect":"NoSchedule","preExisting":false}"#
+        ));
+        assert_eq!(AppliedTaint::parse_list(&text), Ok(list.clone()));
+        let older = r#"[{"Key":"a","Value":"true","Effect":"NoSchedule"}]"#;
+        assert_eq!(AppliedTaint::parse_list(older).unwrap(), list[..1]);
+        for bad in ["{}", r#"[{"key":"a"}]"#, "[1]"] {
+            assert!(AppliedTaint::parse_list(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn reasons_fit_a_label() {
+        assert_eq!(cordon_reason(["GPU fatal", "XID"]), "GPU-fatal-XID");
+        let long = "r".repeat(80);
+        assert_eq!(cordon_reason([long.as_str()]).len(), 63);
+        assert_eq!(uncordon_reason("gpu-error").unwrap(), "gpu-error-removed");
+        assert_eq!(uncordon_reason(&long).unwrap().len(), 63);
+        assert_eq!(uncordon_reason(""), None);
+    }
+
+    #[test]
+    fn a_label_timestamp_has_no_colons() {
+        assert_eq!(label_timestamp(1_765_000_000), "2025-12-06T05-46-40Z");
+    }
+}

@@ -1,0 +1,330 @@
+//! Every label, annotation, taint, finalizer and metadata key that Warden writes or reads on
+//! Kubernetes objects, with who writes it, who reads it and where it comes from.
+//!
+//! This file and `health_event::keys` are the only ones that spell our domain; agents and checks
+//! stand in `health_event::checks`, because the node's agent needs them too.
+
+use health_event::checks;
+
+/// What a name is used as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Key of a label.
+    Label,
+    /// Name of a label without the configurable prefix (`quarantine.label_prefix`).
+    PrefixedLabel,
+    /// Key of an annotation.
+    Annotation,
+    /// Key of a taint.
+    Taint,
+    /// Key of an event's metadata inside an annotation.
+    Metadata,
+    /// Name of an object of ours, or of the field manager.
+    Object,
+}
+
+/// Where a name comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Ours.
+    Warden,
+    /// NVSentinel's, kept so that its users can move over; the section of its sources.
+    Reference(&'static str),
+    /// Another program's, which we only read.
+    Other(&'static str),
+}
+
+/// One name with its history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name {
+    /// The text, as it stands on the object.
+    pub text: &'static str,
+    /// What it is used as.
+    pub kind: Kind,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Who of us writes it; empty if we only read it.
+    pub written_by: &'static str,
+    /// Who reads it.
+    pub read_by: &'static str,
+    /// Values that it may have.
+    pub values: &'static str,
+}
+
+impl Name {
+    /// The text.
+    pub const fn as_str(&self) -> &'static str {
+        self.text
+    }
+
+    /// The text behind the configured prefix (a prefix ends with `/`, or is empty).
+    pub fn with_prefix(&self, prefix: &str) -> String {
+        format!("{prefix}{}", self.text)
+    }
+}
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $id:ident = $text:expr, $kind:ident, $origin:expr,
+        written by $written:expr, read by $read:expr, values $values:expr;)*) => {
+        $($(#[$doc])* pub const $id: Name = Name {
+            text: $text,
+            kind: Kind::$kind,
+            origin: $origin,
+            written_by: $written,
+            read_by: $read,
+            values: $values,
+        };)*
+        /// All of them.
+        pub const ALL: &[Name] = &[$($id),*];
+    };
+}
+
+const FQ_9: Origin = Origin::Reference("fault-quarantine: annotations and labels");
+const STATE: Origin = Origin::Reference("commons/pkg/statemanager");
+const EXTERNAL: Origin = Origin::Reference("janitor: ExternalRemediationRequest");
+
+names! {
+    // --- Annotations of a node, ours ---
+    /// Which incident holds the node: the proof that a mark is ours.
+    INCIDENT = "warden.dev/incident", Annotation, Origin::Warden,
+        written by "quarantine", read by "quarantine: every write tests it; adoption at start",
+        values "{id, version, nodeUID}, see IncidentMark";
+    /// Types of the conditions that we wrote.
+    CONDITIONS = "warden.dev/conditions", Annotation, Origin::Warden,
+        written by "connector, in the same status patch", read by "connector",
+        values "JSON list of types, sorted, see ConditionList";
+    /// While it is there nothing new is started on the node.
+    PAUSE = "warden.dev/pause", Annotation, Origin::Warden,
+        written by "", read by "quarantine", values "anything, also nothing";
+    // --- Annotations of a node, the reference's ---
+    /// The events that hold the node.
+    HEALTH_EVENT = "quarantineHealthEvent", Annotation, FQ_9,
+        written by "quarantine", read by "adoption; other programs",
+        values "JSON list of events, at most 32 KiB, see health_events";
+    /// The taints put on for them.
+    APPLIED_TAINTS = "quarantineHealthEventAppliedTaints", Annotation, FQ_9,
+        written by "quarantine, only with a taint", read by "adoption; other programs",
+        values "JSON list of {key, value, effect, preExisting}";
+    /// Whether a cordon was decided.
+    IS_CORDONED = "quarantineHealthEventIsCordoned", Annotation, FQ_9,
+        written by "quarantine, only with a cordon", read by "adoption; other programs",
+        values "True";
+    /// Whether someone else had cordoned the node before.
+    CORDON_PRE_EXISTING = "quarantineHealthEventCordonPreExisting", Annotation, FQ_9,
+        written by "quarantine", read by "adoption; other programs", values "True";
+    /// A person uncordoned the node while we held it.
+    UNCORDONED_MANUALLY = "quarantinedNodeUncordonedManually", Annotation, FQ_9,
+        written by "quarantine; removed by the next quarantine", read by "adoption",
+        values "True";
+    /// A person removed a taint of ours.
+    UNTAINTED_MANUALLY = "quarantinedNodeUntaintedManually", Annotation, FQ_9,
+        written by "quarantine; removed by the next quarantine", read by "adoption",
+        values "True";
+    /// What the reference's remediation did last.
+    REMEDIATION_STATE = "latestFaultRemediationState", Annotation,
+        Origin::Reference("fault-remediation"),
+        written by "", read by "adoption", values "JSON";
+    // --- Labels of a node ---
+    /// Who cordoned.
+    CORDON_BY = "cordon-by", PrefixedLabel, FQ_9,
+        written by "quarantine, unless cordoned before", read by "people",
+        values "quarantine.cordon_by (Warden), or AGENT-CREATOR where forced";
+    /// Why.
+    CORDON_REASON = "cordon-reason", PrefixedLabel, FQ_9,
+        written by "quarantine, unless cordoned before", read by "people",
+        values "names of the rule sets, joined by '-', at most 63 bytes";
+    /// When.
+    CORDON_TIMESTAMP = "cordon-timestamp", PrefixedLabel, FQ_9,
+        written by "quarantine, unless cordoned before", read by "people",
+        values "UTC, 2026-01-02T03-04-05Z";
+    /// Who uncordoned.
+    UNCORDON_BY = "uncordon-by", PrefixedLabel, FQ_9,
+        written by "quarantine, at a release that uncordons", read by "people",
+        values "as cordon-by";
+    /// Why it was cordoned.
+    UNCORDON_REASON = "uncordon-reason", PrefixedLabel, FQ_9,
+        written by "quarantine, at a release that uncordons", read by "people",
+        values "cordon-reason, cut to 55 bytes, and -removed";
+    /// When.
+    UNCORDON_TIMESTAMP = "uncordon-timestamp", PrefixedLabel, FQ_9,
+        written by "quarantine, at a release that uncordons", read by "people",
+        values "as cordon-timestamp";
+    /// Where a node's way out of and back into service stands.
+    STATE_LABEL = "dgxc.nvidia.com/nvsentinel-state", Label, STATE,
+        written by "quarantine", read by "other programs",
+        values "quarantined, draining, drain-succeeded, drain-failed, remediating, \
+                remediation-succeeded, remediation-failed";
+    /// Opts a node out of new incidents.
+    MANAGED_BY = "k8saas.nvidia.com/ManagedByNVSentinel", Label,
+        Origin::Reference("shipped rule sets"),
+        written by "", read by "quarantine", values "false opts out";
+    /// Says that somebody else repairs the node.
+    EXTERNALLY_MANAGED = "nvsentinel.dgxc.nvidia.com/managed", Label, EXTERNAL,
+        written by "", read by "quarantine: no release", values "false opts out";
+    /// Puts a node into the breaker's pool `gpu`.
+    GPU_PRESENT = "nvidia.com/gpu.present", Label, Origin::Other("gpu-feature-discovery"),
+        written by "", read by "node cache: pools", values "true";
+    /// A control-plane node.
+    CONTROL_PLANE = "node-role.kubernetes.io/control-plane", Label,
+        Origin::Other("kubeadm"),
+        written by "", read by "quarantine: protected", values "anything";
+    // --- Taints ---
+    /// Somebody else repairs the node.
+    EXTERNAL_REMEDIATION = "nvsentinel.dgxc.nvidia.com/external-remediation", Taint, EXTERNAL,
+        written by "", read by "quarantine: no release", values "name of the request";
+    /// What policy `taint` puts on a node that a co-operating controller uncordoned.
+    QUARANTINED_TAINT = "warden.dev/quarantined", Taint, Origin::Warden,
+        written by "quarantine", read by "quarantine", values "true, NoSchedule";
+    // --- Co-operating controllers ---
+    /// The GPU operator's driver upgrade cordons and uncordons nodes.
+    DRIVER_UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state", Label,
+        Origin::Other("gpu-operator"),
+        written by "", read by "quarantine: co-operators", values "working values, see its docs";
+    /// kured cordons and uncordons the node that it reboots.
+    KURED_REBOOT = "weave.works/kured-reboot-in-progress", Annotation, Origin::Other("kured"),
+        written by "", read by "quarantine: co-operators", values "a time";
+    // --- Inside quarantineHealthEvent ---
+    /// How many events did not fit.
+    LEFT_OUT = "warden.dev/left-out", Metadata, Origin::Warden,
+        written by "quarantine", read by "people", values "a number";
+    // --- Objects ---
+    /// Field manager of all our writes, and the component of our Events.
+    FIELD_MANAGER = "warden-controller", Object, Origin::Warden,
+        written by "all writes", read by "people", values "-";
+    /// The Lease that one controller holds.
+    LEASE = "warden-controller", Object, Origin::Warden,
+        written by "lease", read by "lease", values "-";
+}
+
+/// What ends the reason of a condition or Event for a fault (`SysLogsXIDErrorIsNotHealthy`), as in
+/// the reference (platform-connectors).
+pub const NOT_HEALTHY_SUFFIX: &str = "IsNotHealthy";
+/// What ends the reason of a condition that is well, as in the reference.
+pub const HEALTHY_SUFFIX: &str = "IsHealthy";
+/// The message of a condition without faults, as in the reference.
+pub const NO_HEALTH_FAILURES: &str = "No Health Failures";
+/// Value of annotations that say yes, as in the reference.
+pub const TRUE: &str = "True";
+/// Default of `quarantine.cordon_by`.
+pub const CORDON_BY_VALUE: &str = "Warden";
+/// Default of `quarantine.label_prefix`, as in the reference's chart.
+pub const LABEL_PREFIX: &str = "k8saas.nvidia.com/";
+/// Value of [`STATE_LABEL`] while a node is out and nothing else is under way.
+pub const STATE_QUARANTINED: &str = "quarantined";
+/// Working values of [`DRIVER_UPGRADE_STATE`], as the GPU operator writes them.
+pub const DRIVER_UPGRADE_WORKING: [&str; 8] = [
+    "cordon-required",
+    "wait-for-jobs-required",
+    "pod-deletion-required",
+    "node-maintenance-required",
+    "drain-required",
+    "pod-restart-required",
+    "validation-required",
+    "uncordon-required",
+];
+
+/// Types of conditions that the kubelet or others own: never ours, whatever a check is called.
+pub const FOREIGN_CONDITIONS: [&str; 5] = [
+    "Ready",
+    "MemoryPressure",
+    "DiskPressure",
+    "PIDPressure",
+    "NetworkUnavailable",
+];
+
+/// Whether the reference too writes conditions of this type.
+pub fn is_reference_condition(condition: &str) -> bool {
+    checks::CHECKS
+        .iter()
+        .any(|c| c.reference && c.name == condition)
+}
+
+/// A text as the value of a label: letters, digits, `-`, `_` and `.` stay, all else becomes `-`,
+/// cut to 63 bytes, starting and ending with a letter or digit. The reference's rule for
+/// `cordon-reason`.
+pub fn label_value(text: &str) -> String {
+    let clean: String = text
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || "-_.".contains(c) {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    let edge = |c: char| !c.is_ascii_alphanumeric();
+    let start = clean.trim_start_matches(edge);
+    start[..start.len().min(63)]
+        .trim_end_matches(edge)
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The API server's rule for qualified names.
+    fn is_qualified(text: &str) -> bool {
+        let (prefix, name) = text
+            .rsplit_once('/')
+            .map_or((None, text), |(p, n)| (Some(p), n));
+        prefix.is_none_or(health_event::node::is_dns_subdomain)
+            && !name.is_empty()
+            && name.len() <= 63
+            && label_value(name) == name
+    }
+
+    #[test]
+    fn every_name_passes_the_api_servers_rule() {
+        for name in ALL {
+            assert!(is_qualified(name.text), "{}", name.text);
+            assert!(is_qualified(&name.with_prefix(LABEL_PREFIX)) || name.text.contains('/'));
+        }
+    }
+
+    #[test]
+    fn no_name_is_declared_twice() {
+        for (i, a) in ALL.iter().enumerate() {
+            for b in &ALL[i + 1..] {
+                assert!(a.text != b.text || a.kind == Kind::Object, "{}", a.text);
+            }
+        }
+    }
+
+    #[test]
+    fn every_name_has_a_writer_or_a_reader() {
+        for name in ALL {
+            assert!(!name.read_by.is_empty(), "{} is read by nobody", name.text);
+            let other = matches!(name.origin, Origin::Other(_));
+            assert!(
+                !other || name.written_by.is_empty(),
+                "{} is not ours",
+                name.text
+            );
+        }
+    }
+
+    #[test]
+    fn label_values_are_cut_and_cleaned() {
+        let table = [
+            ("GPU fatal error ruleset", "GPU-fatal-error-ruleset"),
+            ("--a b--", "a-b"),
+            ("", ""),
+            ("-", ""),
+            ("ä", ""),
+            ("a/b.c_d", "a-b.c_d"),
+        ];
+        for (text, want) in table {
+            assert_eq!(label_value(text), want, "{text:?}");
+        }
+        let long = format!("{}-b", "a".repeat(62));
+        assert_eq!(label_value(&long), "a".repeat(62));
+    }
+
+    #[test]
+    fn kernel_log_conditions_are_the_references_too() {
+        assert!(is_reference_condition("SysLogsXIDError"));
+        assert!(!is_reference_condition("EventsLost"));
+    }
+}

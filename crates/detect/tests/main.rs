@@ -1,0 +1,1 @@
+//! What detection does with whole records: see the modules.

@@ -1,0 +1,33 @@
+//! Events as stored bytes, and the hash by which two events are known to be equal.
+
+use health_event::{HealthEvent, keys};
+use prost::Message;
+use sha2::{Digest, Sha256};
+
+use crate::datamodels as wire;
+
+/// The event as the bytes that are stored; equal events give equal bytes.
+pub fn encode_body(event: &HealthEvent) -> Vec<u8> {
+    wire::HealthEvent::from(event.clone()).encode_to_vec()
+}
+
+/// The event of stored bytes.
+///
+/// # Errors
+/// If the bytes are not an event, which means a damaged database.
+pub fn decode_body(body: &[u8]) -> Result<HealthEvent, prost::DecodeError> {
+    let mut event = wire::HealthEvent::decode(body)?;
+    // Bodies are written by `encode_body`; a time that it can't have written reads as none.
+    let time = event.generated_timestamp.take();
+    event.generated_timestamp = time.filter(|t| crate::timestamp_from_wire(*t).is_ok());
+    Ok(HealthEvent::try_from(event).unwrap_or_default())
+}
+
+/// SHA-256 of what the event says: everything but its id and its place in the order, which a
+/// second sending may change.
+pub fn content_hash(event: &HealthEvent) -> [u8; 32] {
+    let mut event = event.clone();
+    event.id.clear();
+    event.metadata.remove(keys::ORDER);
+    Sha256::digest(encode_body(&event)).into()
+}

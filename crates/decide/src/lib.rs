@@ -1,1 +1,15 @@
-//! Placeholder.
+//! Decisions, without any effect: `(what is, now) -> (what shall be, what to do)`.
+//!
+//! # Invariants
+//! - No IO, clock, randomness or environment; equal arguments give equal answers (ordered maps
+//!   only). The manifest and `clippy.toml` of this crate hold that.
+//! - A decision names the transition and its cause as data; the shell stores, writes and reports.
+//!
+//! # Reading order
+//! [`rules`] which faults take a node out, [`breaker`] how many nodes may be out, [`quarantine`]
+//! what happens to one node, [`connector`] what the node's conditions and Events say.
+
+pub mod breaker;
+pub mod connector;
+pub mod quarantine;
+pub mod rules;

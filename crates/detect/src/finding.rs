@@ -22,7 +22,7 @@ impl std::fmt::Display for Kind {
 /// How bad an event is, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It is only stored.
+    /// It is only stored, or it says that all is well.
     Info,
     /// Unhealthy, nothing asked for.
     Warning,
@@ -45,7 +45,7 @@ impl Severity {
 
     /// Of an event.
     pub fn of(event: &HealthEvent) -> Self {
-        if event.strategy == ProcessingStrategy::StoreOnly {
+        if event.is_healthy || event.strategy == ProcessingStrategy::StoreOnly {
             Self::Info
         } else if event.is_fatal {
             Self::Fatal

@@ -162,3 +162,6 @@ fn hex(digit: u8) -> Option<u8> {
         .to_digit(16)
         .and_then(|value| u8::try_from(value).ok())
 }
+
+#[cfg(test)]
+mod tests;

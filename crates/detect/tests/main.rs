@@ -1,1 +1,4 @@
-//! What detection does with whole records: see the modules.
+//! What detection says of whole lines: the reference's vectors, and what a line costs.
+
+mod cost;
+mod vectors;

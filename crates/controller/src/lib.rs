@@ -1,1 +1,31 @@
-//! Placeholder.
+//! The controller: takes events and reports in, keeps them, and acts on nodes.
+//!
+//! # Invariants
+//! - An event is acknowledged after it is on disk.
+//! - Modules (`connector`, `quarantine`, …) meet only in the event store and in Kubernetes objects;
+//!   each can be switched off alone; none calls another.
+//! - Decisions are made by the pure functions of `decide`; what is here observes, stores, applies
+//!   and reports.
+//! - A long-lived task that ends ends the process with its error; at start everything is rebuilt
+//!   from store, cluster and the agents' reports.
+//!
+//! # Reading order
+//! [`run`] wires everything, [`ingest`] and [`reports`] take in, [`trust`] says who is believed,
+//! [`workers`] wake the work of a node, [`nodes`], [`quarantine`], [`connector`] act, [`api`] shows.
+
+pub mod args;
+pub mod config;
+pub mod crash;
+pub mod kubernetes;
+pub mod stop;
+pub mod workers;
+
+pub mod api;
+pub mod connector;
+pub mod ingest;
+pub mod lease;
+pub mod nodes;
+pub mod quarantine;
+pub mod reports;
+pub mod run;
+pub mod trust;

@@ -1,0 +1,28 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// Takes in health events, keeps them, and takes bad nodes out of scheduling.
+#[derive(Debug, Parser)]
+#[command(name = "warden-controller", version, about)]
+pub struct Args {
+    /// Configuration (TOML); without one the defaults are used.
+    #[arg(long, value_name = "FILE", env = "WARDEN_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    /// Kubeconfig; without one KUBECONFIG, then the pod's service account.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Without TLS and tokens, on loopback addresses only: for demo and tests. The API asks for the
+    /// token that is written to the file `api-token` in the store's folder.
+    #[arg(long)]
+    pub insecure_local: bool,
+
+    /// Stop, as kill -9 would, at a named point (test builds).
+    #[cfg(debug_assertions)]
+    #[arg(long, value_name = "POINT", value_parser = clap::builder::PossibleValuesParser::new(crate::crash::POINTS))]
+    pub crash_at: Option<String>,
+}

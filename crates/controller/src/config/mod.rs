@@ -1,0 +1,181 @@
+//! The controller's configuration: one typed TOML file, defaults in code.
+//!
+//! # Guarantees
+//! Unknown keys and bad values are all reported, each with key, value and allowed form, before
+//! anything starts. Keys that exist in the reference keep name and meaning. No value is a secret:
+//! secrets are named by the file that holds them, and only the name is printed.
+
+mod quarantine;
+mod reader;
+mod sections;
+
+use std::fmt;
+
+pub use quarantine::{
+    BreakerConfig, Cooperator, CooperatorPolicy, PoolConfig, QuarantineConfig, RuleConfig,
+    RuleKind, RuleSetConfig, TaintConfig,
+};
+pub use reader::{Key, Problem};
+pub use sections::{
+    ApiConfig, ConnectorConfig, IngestConfig, KubernetesConfig, LeaseConfig, LogConfig,
+    ReportsConfig, ServiceAccount, StoreConfig, TlsConfig, TrustMode,
+};
+
+use reader::{Findings, Section};
+
+/// How far the controller may act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Profile {
+    /// Stores, shows and exports; writes nothing to objects of others.
+    Silent,
+    /// Writes node conditions and Events, and decides without acting (dry run).
+    #[default]
+    Observe,
+    /// Cordons and taints too.
+    Cordon,
+}
+
+impl Profile {
+    /// All, from weak to strong.
+    pub const ALL: [Self; 3] = [Self::Silent, Self::Observe, Self::Cordon];
+    const ALLOWED: &'static str =
+        "silent, observe or cordon (drain and remediate are not part of this version)";
+
+    /// The name in configuration and store.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Silent => "silent",
+            Self::Observe => "observe",
+            Self::Cordon => "cordon",
+        }
+    }
+
+    /// From its name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|p| p.as_str() == name)
+    }
+}
+
+/// Everything that can be configured.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// How far the controller may act.
+    pub profile: Profile,
+    /// `[log]`
+    pub log: LogConfig,
+    /// `[kubernetes]`
+    pub kubernetes: KubernetesConfig,
+    /// `[lease]`
+    pub lease: LeaseConfig,
+    /// `[store]`
+    pub store: StoreConfig,
+    /// `[ingest]`
+    pub ingest: IngestConfig,
+    /// `[reports]`
+    pub reports: ReportsConfig,
+    /// `[connector]`
+    pub connector: ConnectorConfig,
+    /// `[quarantine]`
+    pub quarantine: QuarantineConfig,
+    /// `[api]`
+    pub api: ApiConfig,
+    keys: Vec<Key>,
+}
+
+/// Why a configuration can't be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigError {
+    /// It is no TOML; where and why.
+    Syntax(String),
+    /// Everything wrong with it.
+    Problems(Vec<Problem>),
+}
+
+impl ConfigError {
+    /// Static name for metrics and messages.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Syntax(_) => "config_syntax",
+            Self::Problems(_) => "config",
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax(why) => write!(f, "the configuration is no TOML: {}", why.trim_end()),
+            Self::Problems(problems) => {
+                write!(f, "the configuration has {} faults:", problems.len())?;
+                problems.iter().try_for_each(|p| write!(f, "\n  {p}"))
+            }
+        }
+    }
+}
+
+impl Config {
+    /// Reads a file's text; an empty one is all defaults.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with everything that is wrong.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let table = text
+            .parse::<toml::Table>()
+            .map_err(|error| ConfigError::Syntax(error.to_string()))?;
+        let findings = Findings::default();
+        let mut config = Self::read(Section::root(table, &findings));
+        let problems = findings.problems.into_inner();
+        if !problems.is_empty() {
+            return Err(ConfigError::Problems(problems));
+        }
+        config.keys = findings.keys.into_inner();
+        Ok(config)
+    }
+
+    fn read(mut root: Section<'_>) -> Self {
+        let profile = root.name(
+            ("profile", "observe", "How far the controller may act"),
+            Profile::ALLOWED,
+            Profile::from_name,
+        );
+        Self {
+            profile,
+            log: LogConfig::read(root.section("log")),
+            kubernetes: KubernetesConfig::read(root.section("kubernetes")),
+            lease: LeaseConfig::read(root.section("lease")),
+            store: StoreConfig::read(root.section("store")),
+            ingest: IngestConfig::read(root.section("ingest")),
+            reports: ReportsConfig::read(root.section("reports")),
+            connector: ConnectorConfig::read(root.section("connector"), profile),
+            quarantine: QuarantineConfig::read(root.section("quarantine"), profile),
+            api: ApiConfig::read(root.section("api")),
+            keys: Vec::new(),
+        }
+    }
+
+    /// Every key with its value in effect, default, allowed form and meaning, in the order of the
+    /// reference page.
+    pub fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    /// The configuration in effect, one `key = value` a line. Secrets are not in it.
+    pub fn effective(&self) -> String {
+        let lines = self
+            .keys
+            .iter()
+            .map(|k| format!("{} = {}\n", k.key, k.value));
+        lines.collect()
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::parse("").expect("the defaults are a valid configuration")
+    }
+}
+
+#[cfg(test)]
+mod tests;

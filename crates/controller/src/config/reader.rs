@@ -1,0 +1,385 @@
+//! Reading a TOML table key by key, so that everything wrong is found at once and every key says
+//! what it is.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::{Table, Value};
+
+/// One thing wrong with a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Full key, for example `ingest.mode`.
+    pub key: String,
+    /// The value as it stands there.
+    pub value: String,
+    /// What would be allowed.
+    pub allowed: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            key,
+            value,
+            allowed,
+        } = self;
+        write!(f, "{key} = {value}: allowed is {allowed}")
+    }
+}
+
+/// One key that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// Full key.
+    pub key: String,
+    /// The value in effect, as TOML.
+    pub value: String,
+    /// The default, as TOML.
+    pub default: String,
+    /// What is allowed.
+    pub allowed: &'static str,
+    /// What it does.
+    pub help: &'static str,
+}
+
+/// What reading found out.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) problems: RefCell<Vec<Problem>>,
+    pub(super) keys: RefCell<Vec<Key>>,
+}
+
+/// One table of the file. Keys that nobody asked for are reported when it is dropped.
+#[derive(Debug)]
+pub(super) struct Section<'a> {
+    path: String,
+    table: Table,
+    known: Vec<&'static str>,
+    findings: &'a Findings,
+}
+
+/// Longest text of a value in a message.
+const SHOWN: usize = 80;
+
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    if text.chars().count() <= SHOWN {
+        return text;
+    }
+    text.chars().take(SHOWN).chain("…".chars()).collect()
+}
+
+impl<'a> Section<'a> {
+    pub(super) fn root(table: Table, findings: &'a Findings) -> Self {
+        Self::new(String::new(), table, findings)
+    }
+
+    fn new(path: String, table: Table, findings: &'a Findings) -> Self {
+        Self {
+            path,
+            table,
+            known: Vec::new(),
+            findings,
+        }
+    }
+
+    /// The full name of a key of this table.
+    pub(super) fn full(&self, key: &str) -> String {
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
+    }
+
+    pub(super) fn problem(&self, key: &str, value: &Value, allowed: impl Into<String>) {
+        self.findings.problems.borrow_mut().push(Problem {
+            key: self.full(key),
+            value: shown(value),
+            allowed: allowed.into(),
+        });
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<Value> {
+        self.known.push(key);
+        self.table.remove(key)
+    }
+
+    /// A table inside this one; an empty one if it isn't there.
+    pub(super) fn section(&mut self, key: &'static str) -> Section<'a> {
+        let table = match self.take(key) {
+            Some(Value::Table(table)) => table,
+            None => Table::new(),
+            Some(other) => {
+                self.problem(key, &other, format!("a table: [{}]", self.full(key)));
+                Table::new()
+            }
+        };
+        Section::new(self.full(key), table, self.findings)
+    }
+
+    /// The tables of an array of tables.
+    pub(super) fn sections(&mut self, key: &'static str) -> Vec<Section<'a>> {
+        let Some(value) = self.take(key) else {
+            return Vec::new();
+        };
+        let allowed = format!("an array of tables: [[{}]]", self.full(key));
+        let Value::Array(items) = value else {
+            self.problem(key, &value, allowed);
+            return Vec::new();
+        };
+        let mut sections = Vec::new();
+        for (index, item) in items.into_iter().enumerate() {
+            match item {
+                Value::Table(table) => {
+                    let path = format!("{}[{index}]", self.full(key));
+                    sections.push(Section::new(path, table, self.findings));
+                }
+                other => self.problem(key, &other, allowed.as_str()),
+            }
+        }
+        sections
+    }
+
+    /// A value that `parse` understands; the default where it is missing or, reported, bad.
+    pub(super) fn value<T>(
+        &mut self,
+        (key, default, help): (&'static str, Value, &'static str),
+        allowed: &'static str,
+        parse: impl Fn(&Value) -> Option<T>,
+    ) -> T {
+        let given = self.take(key);
+        let effective = match &given {
+            Some(value) => {
+                let parsed = parse(value);
+                if parsed.is_none() {
+                    self.problem(key, value, allowed);
+                }
+                parsed.map(|parsed| (parsed, value))
+            }
+            None => None,
+        };
+        let (parsed, value) = effective.unwrap_or_else(|| {
+            let parsed = parse(&default).expect("a default is of the allowed form");
+            (parsed, &default)
+        });
+        self.findings.keys.borrow_mut().push(Key {
+            key: self.full(key),
+            value: value.to_string(),
+            default: default.to_string(),
+            allowed,
+            help,
+        });
+        parsed
+    }
+
+    pub(super) fn flag(&mut self, key: &'static str, default: bool, help: &'static str) -> bool {
+        self.value((key, default.into(), help), "true or false", Value::as_bool)
+    }
+
+    /// A whole number within bounds; `allowed` says which.
+    pub(super) fn number(
+        &mut self,
+        (key, default, help): (&'static str, u32, &'static str),
+        allowed: &'static str,
+        bounds: std::ops::RangeInclusive<u32>,
+    ) -> u32 {
+        self.value((key, i64::from(default).into(), help), allowed, |value| {
+            let number = u32::try_from(value.as_integer()?).ok()?;
+            bounds.contains(&number).then_some(number)
+        })
+    }
+
+    pub(super) fn text(&mut self, key: &'static str, default: &str, help: &'static str) -> String {
+        self.value((key, default.into(), help), "a text", |value| {
+            value.as_str().map(str::to_owned)
+        })
+    }
+
+    /// One of some names.
+    pub(super) fn name<T>(
+        &mut self,
+        (key, default, help): (&'static str, &str, &'static str),
+        allowed: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> T {
+        self.value((key, default.into(), help), allowed, |value| {
+            value.as_str().and_then(&parse)
+        })
+    }
+
+    /// A file or folder; empty is none.
+    pub(super) fn path(
+        &mut self,
+        key: &'static str,
+        default: &str,
+        help: &'static str,
+    ) -> Option<PathBuf> {
+        self.value(
+            (key, default.into(), help),
+            "a path, or \"\" for none",
+            |value| {
+                let text = value.as_str()?;
+                Some((!text.is_empty()).then(|| PathBuf::from(text)))
+            },
+        )
+    }
+
+    /// Where to listen; empty is nowhere.
+    pub(super) fn address(
+        &mut self,
+        key: &'static str,
+        default: &str,
+        help: &'static str,
+    ) -> Option<SocketAddr> {
+        let allowed = "ADDRESS:PORT, for example 0.0.0.0:9440 or [::]:9440, or \"\" for none";
+        self.value((key, default.into(), help), allowed, |value| {
+            let text = value.as_str()?;
+            if text.is_empty() {
+                return Some(None);
+            }
+            text.parse().ok().map(Some)
+        })
+    }
+
+    /// A span within bounds; `allowed` says which.
+    pub(super) fn span(
+        &mut self,
+        (key, default, help): (&'static str, &str, &'static str),
+        allowed: &'static str,
+        bounds: std::ops::RangeInclusive<Duration>,
+    ) -> Duration {
+        self.value((key, default.into(), help), allowed, |value| {
+            let span = parse_span(value.as_str()?)?;
+            bounds.contains(&span).then_some(span)
+        })
+    }
+
+    /// A number of bytes.
+    pub(super) fn bytes(&mut self, key: &'static str, default: &str, help: &'static str) -> u64 {
+        let allowed = "a number of bytes, or a text with KiB, MiB or GiB, for example \"64MiB\"";
+        self.value((key, default.into(), help), allowed, |value| match value {
+            Value::Integer(number) => u64::try_from(*number).ok(),
+            Value::String(text) => parse_bytes(text),
+            Value::Float(_)
+            | Value::Boolean(_)
+            | Value::Datetime(_)
+            | Value::Array(_)
+            | Value::Table(_) => None,
+        })
+    }
+
+    /// A list of texts that `parse` understands.
+    pub(super) fn list<T>(
+        &mut self,
+        (key, default, help): (&'static str, &[&str], &'static str),
+        allowed: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Vec<T> {
+        let default: Vec<Value> = default.iter().map(|text| Value::from(*text)).collect();
+        self.value((key, default.into(), help), allowed, |value| {
+            let items = value.as_array()?.iter();
+            items.map(|item| item.as_str().and_then(&parse)).collect()
+        })
+    }
+}
+
+impl Drop for Section<'_> {
+    fn drop(&mut self) {
+        let mut known = self.known.clone();
+        known.sort_unstable();
+        known.dedup();
+        for (key, value) in std::mem::take(&mut self.table) {
+            let allowed = format!("no such key; keys here are {}", known.join(", "));
+            self.problem(&key, &value, allowed);
+        }
+    }
+}
+
+/// `1h30m`, `500ms`, `14d`: numbers with units ms, s, m, h, d.
+pub(super) fn parse_span(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number: u64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let unit = rest
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        let milliseconds = match &rest[..unit] {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return None,
+        };
+        total = total.checked_add(Duration::from_millis(number.checked_mul(milliseconds)?))?;
+        rest = &rest[unit..];
+    }
+    Some(total)
+}
+
+fn parse_bytes(text: &str) -> Option<u64> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let factor = match text[digits..].trim() {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return None,
+    };
+    number.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_and_bytes() {
+        let table = [
+            ("5m", Some(300)),
+            ("1h30m", Some(5_400)),
+            ("14d", Some(1_209_600)),
+            ("0s", Some(0)),
+            ("", None),
+            ("5", None),
+            ("m", None),
+            ("-5m", None),
+            ("5 m", None),
+            ("99999999999999999999d", None),
+            ("9999999999999999999d", None),
+        ];
+        for (text, want) in table {
+            assert_eq!(parse_span(text).map(|d| d.as_secs()), want, "{text}");
+        }
+        let table = [
+            ("64MiB", Some(64 << 20)),
+            ("2GiB", Some(2 << 30)),
+            ("17", Some(17)),
+            ("1 KiB", Some(1024)),
+            ("1MB", None),
+            ("99999999999GiB", None),
+            ("", None),
+        ];
+        for (text, want) in table {
+            assert_eq!(parse_bytes(text), want, "{text}");
+        }
+    }
+}

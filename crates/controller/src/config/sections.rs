@@ -1,0 +1,511 @@
+//! The plain sections.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use health_event::node::is_dns_subdomain;
+use telemetry::logging::{self, LogFormat};
+use toml::Value;
+
+use super::Profile;
+use super::reader::Section;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// `[log]`
+#[derive(Debug, Clone)]
+pub struct LogConfig {
+    /// How a line looks.
+    pub format: LogFormat,
+    /// Which lines are written.
+    pub filter: String,
+}
+
+impl LogConfig {
+    pub(super) fn read(mut s: Section<'_>) -> Self {
+        Self {
+            format: s.name(
+                (
+                    "format",
+                    "auto",
+                    "How a log line looks; auto is pretty on a terminal, else JSON",
+                ),
+                LogFormat::ALLOWED,
+                |text| text.parse().ok(),
+            ),
+            filter: s.name(
+                ("filter", "info", "Which log lines are written"),
+                "a level (error, warn, info, debug, trace), or TARGET=LEVEL parted by commas",
+                |text| logging::check_filter(text).is_ok().then(|| text.to_owned()),
+            ),
+        }
+    }
+}
+
+/// `[kubernetes]`
+#[derive(Debug, Clone)]
+pub struct KubernetesConfig {
+    /// Namespace of the controller's own objects; none = the one it runs in, else `warden`.
+    pub namespace: Option<String>,
+}
+
+impl KubernetesConfig {
+    pub(super) fn read(mut s: Section<'_>) -> Self {
+        let namespace = s.name(
+            (
+                "namespace",
+                "",
+                "Namespace of the controller's own Lease, Secret and ConfigMap; \
+                               empty is the one that it runs in",
+            ),
+            "a DNS label, or \"\"",
+            |text| (text.is_empty() || is_dns_label(text)).then(|| text.to_owned()),
+        );
+        Self {
+            namespace: (!namespace.is_empty()).then_some(namespace),
+        }
+    }
+}
+
+fn is_dns_label(text: &str) -> bool {
+    text.len() <= 63 && !text.contains('.') && is_dns_subdomain(text)
+}
+
+/// `[lease]`
+#[derive(Debug, Clone)]
+pub struct LeaseConfig {
+    /// Whether a Lease guards against a second controller.
+    pub enabled: bool,
+    /// Name of the Lease.
+    pub name: String,
+    /// How long a holder is believed.
+    pub duration: Duration,
+}
+
+impl LeaseConfig {
+    pub(super) fn read(mut s: Section<'_>) -> Self {
+        Self {
+            enabled: s.flag(
+                "enabled",
+                true,
+                "Whether a Lease guards against a second controller",
+            ),
+            name: s.name(
+                ("name", "warden-controller", "Name of the Lease"),
+                "a DNS subdomain",
+                |text| is_dns_subdomain(text).then(|| text.to_owned()),
+            ),
+            duration: s.span(
+                (
+                    "duration",
+                    "15s",
+                    "How long a holder of the Lease is believed; renewed at a third",
+                ),
+                "a span from 3s to 5m",
+                Duration::from_secs(3)..=Duration::from_secs(300),
+            ),
+        }
+    }
+}
+
+/// `[store]`
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// Folder of the database.
+    pub path: PathBuf,
+    /// Whether a network file system is accepted.
+    pub allow_network_fs: bool,
+    /// How old events may become.
+    pub max_age: Duration,
+    /// How large the database may become, bytes.
+    pub max_bytes: u64,
+    /// Free bytes below which events are refused.
+    pub reserve: u64,
+    /// How long healthy statements and unknown nodes are remembered.
+    pub fault_memory: Duration,
+}
+
+impl StoreConfig {
+    pub(super) fn read(mut s: Section<'_>) -> Self {
+        Self {
+            path: s.name(
+                (
+                    "path",
+                    "/var/lib/warden/controller",
+                    "Folder of the database",
+                ),
+                "a path",
+                |text| (!text.is_empty()).then(|| PathBuf::from(text)),
+            ),
+            allow_network_fs: s.flag(
+                "allow_network_fs",
+                false,
+                "Whether the folder may lie on a network file system",
+            ),
+            max_age: s.span(
+                ("max_age", "14d", "How long events are kept"),
+                "a span from 1h to 3650d",
+                Duration::from_secs(3_600)..=DAY * 3_650,
+            ),
+            max_bytes: s.bytes("max_bytes", "2GiB", "How large the database may become"),
+            reserve: s.bytes(
+                "reserve",
+                "64MiB",
+                "With less free space events are refused, transitions are not",
+            ),
+            fault_memory: s.span(
+                (
+                    "fault_memory",
+                    "24h",
+                    "How long healthy statements, and events about nodes that \
+                                         do not exist, are remembered",
+                ),
+                "a span from 1h to 30d",
+                Duration::from_secs(3_600)..=DAY * 30,
+            ),
+        }
+    }
+}
+
+/// Whether senders are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrustMode {
+    /// What is not allowed is refused.
+    Enforce,
+    /// What is not allowed is counted and let pass.
+    Audit,
+    /// Nothing is checked; on loopback only.
+    Off,
+}
+
+impl TrustMode {
+    fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "enforce" => Some(Self::Enforce),
+            "audit" => Some(Self::Audit),
+            "off" => Some(Self::Off),
+            _ => None,
+        }
+    }
+}
+
+/// A service account.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ServiceAccount {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl ServiceAccount {
+    fn parse(text: &str) -> Option<Self> {
+        let (namespace, name) = text.split_once('/')?;
+        (is_dns_label(namespace) && is_dns_subdomain(name)).then(|| Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// The user name under which the API server knows it.
+    pub fn user_name(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.name)
+    }
+}
+
+/// `[ingest]`
+#[derive(Debug, Clone)]
+pub struct IngestConfig {
+    /// Whether events are taken in.
+    pub enabled: bool,
+    /// Where, with TLS.
+    pub listen: Option<SocketAddr>,
+    /// Where, without TLS; a token is still needed.
+    pub plaintext_listen: Option<SocketAddr>,
+    /// Whether senders are checked.
+    pub mode: TrustMode,
+    /// Audiences of which a token must have one.
+    pub audiences: Vec<String>,
+    /// Service accounts of agents.
+    pub agents: Vec<ServiceAccount>,
+    /// Connections kept at most.
+    pub max_connections: u32,
+    /// Events a second that one sender may send in the long run.
+    pub sender_rate: u32,
+    /// Events that one sender may send at once.
+    pub sender_burst: u32,
+    /// `[ingest.tls]`
+    pub tls: TlsConfig,
+}
+
+impl IngestConfig {
+    pub(super) fn read(mut s: Section<'_>) -> Self {
+        let config = Self {
+            enabled: s.flag("enabled", true, "Whether events and reports are taken in"),
+            listen: s.address("listen", "0.0.0.0:9440", "Where agents call, with TLS"),
+            plaintext_listen: s.address(
+                "plaintext_listen",
+                "",
+                "Where senders without TLS call (the reference's gRPC sink); a token is still \
+                 needed",
+            ),
+            mode: s.name(
+                (
+                    "mode",
+                    "enforce",
+                    "Whether senders are checked; off is for loopback only",
+                ),
+                "enforce, audit or off",
+                TrustMode::from_name,
+            ),
+            audiences: s.list(
+                (
+                    "audiences",
+                    &["warden"],
+                    "Audiences of which a sender's token must have one",
+                ),
+                "a list of texts",
+                |text| (!text.is_empty()).then(|| text.to_owned()),
+            ),
+            agents: s.list(
+                (
+                    "agents",
+                    &["warden/warden-agent"],
+                    "Service accounts of agents",
+                ),
+                "a list of NAMESPACE/NAME",
+                ServiceAccount::parse,
+            ),
+            max_connections: s.number(
+                (
+                    "max_connections",
+                    10_000,
+                    "Connections at most; further callers wait outside",
+                ),
+                "a number from 1 to 1000000",
+                1..=1_000_000,
+            ),
+            sender_rate: s.number(
+                (
+                    "sender_rate",
+                    2_000,
+                    "Events a second that one sender may send in the long run",
+                ),
+                "a number from 1 to 1000000",
+                1..=1_000_000,
+            ),
+            sender_burst: s.number(
+                (
+                    "sender_burst",
+                    20_000,
+                    "Events that one sender may send at once",
+                ),
+                "a number from 1000 to 10000000 (a batch has up to 1000 events)",
+                1_000..=10_000_000,
+            ),
+            tls: TlsConfig::read(s.section("tls")),
+        };
+        if config.mode == TrustMode::Off {
+            for (key, listen) in [
+                ("listen", config.listen),
+                ("plaintext_listen", config.plaintext_listen),
+            ] {
+                if let Some(listen) = listen.filter(|l| !l.ip().is_loopback()) {
+                    let value = Value::from(listen.to_string());
+                    s.problem(key, &value, "a loopback address while ingest.mode is off");
+                }
+            }
+        }
+        config
+    }
+}
+
+/// `[ingest.tls]`
+#[derive(Debug, Clone)]
+pub struct TlsConfig {
+    /// Name of the Service that agents call.
+    pub service: String,
+    /// The cluster's domain.
+    pub cluster_domain: String,
+    /// Further names and addresses in the certificate.
+    pub extra_names: Vec<String>,
+    /// A given certificate chain (PEM) instead of our own authority.
+    pub certificate_file: Option<PathBuf>,
+    /// Its key (PEM).
+    pub key_file: Option<PathBuf>,
+}
+
+impl TlsConfig {
+    fn read(mut s: Section<'_>) -> Self {
+        let config = Self {
+            service: s.name(
+                (
+                    "service",
+                    "warden-controller",
+                    "Name of the Service that agents call",
+                ),
+                "a DNS label",
+                |text| is_dns_label(text).then(|| text.to_owned()),
+            ),
+            cluster_domain: s.name(
+                ("cluster_domain", "cluster.local", "The cluster's domain"),
+                "a DNS subdomain",
+                |text| is_dns_subdomain(text).then(|| text.to_owned()),
+            ),
+            extra_names: s.list(
+                (
+                    "extra_names",
+                    &[],
+                    "Further names and addresses in the certificate",
+                ),
+                "a list of DNS names and IP addresses",
+                |text| {
+                    let ok = is_dns_subdomain(text) || text.parse::<std::net::IpAddr>().is_ok();
+                    ok.then(|| text.to_owned())
+                },
+            ),
+            certificate_file: s.path(
+                "certificate_file",
+                "",
+                "A given certificate chain (PEM) instead of our own authority; read again when it \
+                 changes",
+            ),
+            key_file: s.path("key_file", "", "The given certificate's private key (PEM)"),
+        };
+        if config.certificate_file.is_some() != config.key_file.is_some() {
+            let missing = if config.key_file.is_none() {
+                "key_file"
+            } else {
+                "certificate_file"
+            };
+            let allowed = "both certificate_file and key_file, or neither";
+            s.problem(missing, &Value::from(""), allowed);
+        }
+        config
+    }
+}
+
+/// `[reports]`
+#[derive(Debug, Clone)]
+pub struct ReportsConfig {
+    /// Time between two heartbeats of an agent.
+    pub interval: Duration,
+    /// Whether a node whose agent is silent gets a fault of its own.
+    pub agent_silent: bool,
+}
+
+impl ReportsConfig {
+    pub(super) fn read(mut s: Section<'_>) -> Self {
+        Self {
+            interval: s.span(
+                (
+                    "interval",
+                    "60s",
+                    "Time between two heartbeats of an agent, give or take a fifth",
+                ),
+                "a span from 1s to 5m",
+                Duration::from_secs(1)..=Duration::from_secs(300),
+            ),
+            agent_silent: s.flag(
+                "agent_silent",
+                true,
+                "Whether no report for three intervals raises AgentSilent (non-fatal)",
+            ),
+        }
+    }
+}
+
+/// `[connector]`
+#[derive(Debug, Clone)]
+pub struct ConnectorConfig {
+    /// Whether node conditions and Events are written.
+    pub enabled: bool,
+    /// Nodes worked on at a time.
+    pub workers: usize,
+    /// Bytes of a condition's message at most (the reference's key).
+    pub max_condition_message_length: usize,
+    /// Bytes of one event's message inside a compacted condition (the reference's key).
+    pub compacted_message_length: usize,
+    /// Whether open faults become node conditions.
+    pub conditions: bool,
+    /// Whether non-fatal events become Kubernetes Events.
+    pub events: bool,
+}
+
+impl ConnectorConfig {
+    pub(super) fn read(mut s: Section<'_>, profile: Profile) -> Self {
+        let by_profile = profile > Profile::Silent;
+        let config = Self {
+            enabled: s.flag(
+                "enabled",
+                by_profile,
+                "Whether node conditions and Events are written; off in profile silent",
+            ),
+            workers: to_usize(s.number(
+                ("workers", 64, "Nodes written at a time"),
+                "a number from 1 to 1024",
+                1..=1_024,
+            )),
+            max_condition_message_length: to_usize(s.number(
+                (
+                    "MaxNodeConditionMessageLength",
+                    1_024,
+                    "Bytes of a condition's message",
+                ),
+                "a number from 64 to 32768",
+                64..=32_768,
+            )),
+            compacted_message_length: to_usize(s.number(
+                (
+                    "CompactedHealthEventMsgLen",
+                    72,
+                    "Bytes of one fault's text where a condition's \
+                                                    message is compacted",
+                ),
+                "a number from 16 to 4096",
+                16..=4_096,
+            )),
+            conditions: s.flag("conditions", true, "Whether faults become node conditions"),
+            events: s.flag(
+                "events",
+                true,
+                "Whether non-fatal events become Kubernetes Events",
+            ),
+        };
+        if config.enabled && !by_profile {
+            s.problem("enabled", &Value::from(true), "false in profile silent");
+        }
+        config
+    }
+}
+
+pub(super) fn to_usize(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// `[api]`
+#[derive(Debug, Clone)]
+pub struct ApiConfig {
+    /// Whether `/api/v1` is served beside health and metrics.
+    pub enabled: bool,
+    /// Where health, metrics and the API are served.
+    pub listen: Option<SocketAddr>,
+}
+
+impl ApiConfig {
+    pub(super) fn read(mut s: Section<'_>) -> Self {
+        Self {
+            enabled: s.flag(
+                "enabled",
+                true,
+                "Whether /api/v1 is served beside health and metrics",
+            ),
+            listen: s.address(
+                "listen",
+                "0.0.0.0:9441",
+                "Where health, metrics and API are served",
+            ),
+        }
+    }
+}

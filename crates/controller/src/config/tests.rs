@@ -1,0 +1,211 @@
+use super::*;
+
+fn problems(text: &str) -> Vec<String> {
+    match Config::parse(text) {
+        Ok(_) => Vec::new(),
+        Err(ConfigError::Syntax(why)) => vec![why],
+        Err(ConfigError::Problems(problems)) => problems.iter().map(ToString::to_string).collect(),
+    }
+}
+
+#[test]
+fn nothing_given_is_the_observing_profile() {
+    let config = Config::default();
+    assert_eq!(config.profile, Profile::Observe);
+    assert!(config.connector.enabled && config.quarantine.enabled && config.quarantine.dry_run);
+    assert_eq!(config.ingest.mode, TrustMode::Enforce);
+    assert_eq!(
+        config.ingest.agents[0].user_name(),
+        "system:serviceaccount:warden:warden-agent"
+    );
+}
+
+#[test]
+fn a_profile_sets_what_the_modules_do() {
+    let table = [
+        ("silent", false, false, true),
+        ("observe", true, true, true),
+        ("cordon", true, true, false),
+    ];
+    for (profile, connector, quarantine, dry_run) in table {
+        let config = Config::parse(&format!("profile = {profile:?}")).unwrap();
+        assert_eq!(config.connector.enabled, connector, "{profile}");
+        assert_eq!(config.quarantine.enabled, quarantine, "{profile}");
+        assert_eq!(config.quarantine.dry_run, dry_run, "{profile}");
+    }
+    let off = "profile = 'cordon'\n[connector]\nenabled = false\n[quarantine]\nenabled = false";
+    let config = Config::parse(off).unwrap();
+    assert!(!config.connector.enabled && !config.quarantine.enabled);
+}
+
+#[test]
+fn every_fault_is_reported_with_key_value_and_allowed_form() {
+    let text = r#"
+        profile = "drain"
+        surprise = 1
+        [ingest]
+        mode = "maybe"
+        listen = "nowhere"
+        agents = ["no-slash"]
+        [ingest.tls]
+        certificate_file = "/c"
+        [store]
+        max_age = "2 weeks"
+        reserve = -1
+        [lease]
+        duration = "1s"
+        [quarantine.circuitBreaker]
+        percentage = 0
+        duration = "0s"
+        treshold = 5
+        [[quarantine.rule-sets]]
+        name = "r"
+        match.all = [{ kind = "Pod", expression = "" }]
+        [[quarantine.rule-sets]]
+        name = "r"
+        [quarantine.rule-sets.taint]
+        key = "k"
+    "#;
+    let found = problems(text);
+    for want in [
+        r#"profile = "drain": allowed is silent, observe or cordon (drain and"#,
+        "surprise = 1: allowed is no such key; keys here are api, connector,",
+        r#"ingest.mode = "maybe": allowed is enforce, audit or off"#,
+        r#"ingest.listen = "nowhere": allowed is ADDRESS:PORT"#,
+        r#"ingest.agents = ["no-slash"]: allowed is a list of NAMESPACE/NAME"#,
+        r#"ingest.tls.key_file = "": allowed is both"#,
+        r#"store.max_age = "2 weeks": allowed is a span from 1h"#,
+        "store.reserve = -1: allowed is a number of bytes",
+        r#"lease.duration = "1s": allowed is a span from 3s"#,
+        "quarantine.circuitBreaker.percentage = 0: allowed is a number from 1 to 100",
+        r#"quarantine.circuitBreaker.duration = "0s": allowed"#,
+        "quarantine.circuitBreaker.treshold = 5: allowed is no such key",
+        r#"quarantine.rule-sets[0].match.all[0].kind = "Pod": allowed is HealthEvent or Node"#,
+        r#"quarantine.rule-sets[0].match.all[0].expression = "": allowed is a text"#,
+        r#"quarantine.rule-sets[1].match = "{}": allowed is at least one rule"#,
+        r#"quarantine.rule-sets[1].taint.effect = "": allowed is NoSchedule"#,
+        r#"quarantine.rule-sets = "r": allowed is unique names"#,
+    ] {
+        assert!(
+            found.iter().any(|line| line.starts_with(want)),
+            "{want}\n{found:#?}"
+        );
+    }
+    assert_eq!(found.len(), 17, "{found:#?}");
+}
+
+#[test]
+fn what_contradicts_the_profile_or_the_mode_is_refused() {
+    let table = [
+        (
+            "profile = 'silent'\n[connector]\nenabled = true",
+            "connector.enabled = true",
+        ),
+        (
+            "[quarantine]\ndry_run = false",
+            "quarantine.dry_run = false",
+        ),
+        (
+            "[ingest]\nmode = 'off'",
+            "ingest.listen = \"0.0.0.0:9440\": allowed is a loopback",
+        ),
+    ];
+    for (text, want) in table {
+        let found = problems(text);
+        assert!(found[0].starts_with(want), "{found:?}");
+    }
+    assert!(problems("[ingest]\nmode = 'off'\nlisten = '127.0.0.1:9440'").is_empty());
+}
+
+#[test]
+fn no_toml_is_refused_with_its_line() {
+    let found = problems("profile = observe");
+    assert!(found[0].contains("line 1"), "{found:?}");
+}
+
+#[test]
+fn the_references_rule_sets_are_read() {
+    let text = r#"
+        [quarantine]
+        label-prefix = "k8saas.nvidia.com/"
+        [quarantine.circuitBreaker]
+        percentage = 30
+        duration = "10m"
+        [[quarantine.rule-sets]]
+        enabled = true
+        version = "1"
+        name = "GPU fatal error ruleset"
+        priority = 100
+        [[quarantine.rule-sets.match.all]]
+        kind = "HealthEvent"
+        expression = "event.agent == 'gpu-health-monitor' && event.isFatal"
+        [[quarantine.rule-sets.match.all]]
+        kind = "Node"
+        expression = '''
+        !('k8saas.nvidia.com/ManagedByNVSentinel' in node.metadata.labels)
+        '''
+        [quarantine.rule-sets.taint]
+        key = "AggregatedNodeHealth"
+        value = "False"
+        effect = "NoSchedule"
+        [quarantine.rule-sets.cordon]
+        shouldCordon = true
+    "#;
+    let config = Config::parse(text).unwrap();
+    let set = &config.quarantine.rule_sets[0];
+    assert_eq!(set.name, "GPU fatal error ruleset");
+    assert_eq!((set.all.len(), set.any.len(), set.cordon), (2, 0, true));
+    assert_eq!(set.all[1].kind, RuleKind::Node);
+    assert_eq!(set.taint.as_ref().unwrap().effect, "NoSchedule");
+    assert_eq!(config.quarantine.breaker.rate_percentage, 30);
+    assert_eq!(
+        config.quarantine.breaker.window,
+        std::time::Duration::from_secs(600)
+    );
+}
+
+#[test]
+fn the_effective_configuration_reads_back_as_itself() {
+    let given = "profile = 'cordon'\n[quarantine]\nfirst_action_delay = '0s'";
+    let config = Config::parse(given).unwrap();
+    let effective = config.effective();
+    assert!(
+        effective.contains("quarantine.first_action_delay = \"0s\"\n"),
+        "{effective}"
+    );
+    assert!(
+        effective.contains("ingest.mode = \"enforce\"\n"),
+        "{effective}"
+    );
+    let again = Config::parse(&effective).unwrap();
+    assert_eq!(again.effective(), effective);
+}
+
+mod any_text {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_reader_panic(text in "[a-z=.\\[\\]\"'0-9 \n-]{0,200}") {
+            let _ = Config::parse(&text);
+        }
+
+        #[test]
+        fn no_value_of_a_known_key_makes_the_reader_panic(
+            index in 0..60_usize,
+            value in prop_oneof![
+                Just("true".to_owned()), Just("-1".to_owned()), Just("1e300".to_owned()),
+                Just("[]".to_owned()), Just("[[1]]".to_owned()), Just("{}".to_owned()),
+                Just("9223372036854775807".to_owned()), Just("1979-05-27".to_owned()),
+                "'[0-9a-zA-Z:/.]{0,30}'",
+            ],
+        ) {
+            let config = Config::default();
+            let keys = config.keys();
+            let key = &keys[index % keys.len()].key;
+            let _ = Config::parse(&format!("{key} = {value}"));
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Wiring; being built.

@@ -1,1 +1,44 @@
-//! Placeholder.
+//! The controller's memory: events, faults, incidents, transitions, in one SQLite database.
+//!
+//! # Guarantees
+//! - A reply to a write comes after the commit reached the disk; what was acknowledged survives
+//!   `kill -9`, a full disk and a restart.
+//! - Faults are the fold of [`health_event::ScopeState`] over the events, written in the
+//!   transaction that stores them. Open faults never fall to retention.
+//! - Positions of events, and apart from them those of transitions, are gapless and rising.
+//! - A transition is a compare-and-set on incident, version and leadership, with its cause.
+//! - One process writes, in one thread; readers see whole commits.
+//!
+//! # Assumptions
+//! A file system that keeps what `fsync` promised; one store a folder.
+//!
+//! # Reading order
+//! [`store`] the handle, [`read`] what can be read, [`types`] what goes in and out, then the
+//! inside: `writer` (group commit), `append` (idempotency, repeats), `scopes` (the fold and its
+//! rows), `changes` (other writes), `retention`.
+
+#[allow(dead_code, reason = "signatures first")]
+mod error;
+mod options;
+#[allow(dead_code, reason = "signatures first")]
+mod queue;
+#[allow(dead_code, reason = "signatures first")]
+pub mod read;
+mod reply;
+#[allow(dead_code, reason = "signatures first")]
+mod schema;
+#[allow(dead_code, reason = "signatures first")]
+pub mod store;
+pub mod types;
+
+pub use error::{OpenError, ReadError, WriteError};
+pub use options::{CrashPoints, Options};
+pub use reply::Reply;
+/// Bytes of copies of one event in its faults.
+pub const COPIES_MAX: usize = 1 << 20;
+pub use store::{CommitListener, EventStore};
+pub use types::{
+    Appended, AssertedFault, Batch, Commit, Consumer, Counters, Fingerprint, Gap, IncidentFilter,
+    LastOrder, Machine, NewEvent, Outcome, Pruned, Stats, StoredEvent, StoredFault,
+    StoredTransition, Transition, TransitionsOf,
+};

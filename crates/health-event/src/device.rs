@@ -14,6 +14,9 @@ use crate::pci;
 /// apart. `REG0`…`REG6` belong to them too.
 const ATTRIBUTES: [&str; 6] = ["GPC", "TPC", "SM", "NVLINK", "PCI_ID", "REG"];
 
+/// Entity types that name a device, from the strongest.
+const KEY_KINDS: [&str; 5] = ["PCI", "GPU_UUID", "NVSWITCH", "NIC", "GPU"];
+
 /// The parts of one device, as (type, value) in the order in which they were first said.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Device {
@@ -30,6 +33,15 @@ pub struct DeviceKey {
 }
 
 impl DeviceKey {
+    /// From the stored type and text of a key.
+    pub fn from_stored(kind: &str, text: &str) -> Self {
+        let kind = KEY_KINDS.iter().find(|k| **k == kind);
+        Self {
+            kind: kind.copied().unwrap_or_default(),
+            text: text.to_owned(),
+        }
+    }
+
     /// The key as text, for example `PCI=0000:17:00`; empty for the whole check.
     pub fn as_str(&self) -> &str {
         &self.text
@@ -79,7 +91,7 @@ impl Device {
 
     /// The device's identity.
     pub fn key(&self) -> DeviceKey {
-        for kind in ["PCI", "GPU_UUID", "NVSWITCH", "NIC", "GPU"] {
+        for kind in KEY_KINDS {
             let Some(value) = self.value(kind) else {
                 continue;
             };
@@ -322,7 +334,10 @@ mod tests {
             ("PCI 17:00.0", "PCI=0000:17:00"),
         ];
         for (text, key) in table {
-            assert_eq!(device(text).key().as_str(), key, "{text}");
+            let of_device = device(text).key();
+            assert_eq!(of_device.as_str(), key, "{text}");
+            let stored = DeviceKey::from_stored(of_device.kind(), of_device.as_str());
+            assert_eq!(stored, of_device);
         }
     }
 

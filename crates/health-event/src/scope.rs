@@ -152,6 +152,9 @@ pub struct FaultState {
     pub closings: Vec<Timestamp>,
     /// A flapping fault that is healthy now closes at this time.
     pub held_until: Option<Timestamp>,
+    /// Number that the keeper of the state gave to this fault; 0 = none yet. No rule reads it: it
+    /// follows the fault when its key changes, and the kept one of two that merge keeps its own.
+    pub row: u64,
 }
 
 impl FaultState {
@@ -181,6 +184,7 @@ impl FaultState {
             action: RecommendedAction::None,
             closings: Vec::new(),
             held_until: None,
+            row: 0,
         }
     }
 }
@@ -205,7 +209,8 @@ pub struct Clear {
 }
 
 impl Clear {
-    fn covers(&self, space: Space, device: &Device, code: &str) -> bool {
+    /// Whether it speaks of this fault at all, whatever the order.
+    pub fn covers(&self, space: Space, device: &Device, code: &str) -> bool {
         self.space.closes(space)
             && (self.device.is_whole_check() || self.device.agrees(device))
             && (self.code.is_empty() || self.code == code)
@@ -395,7 +400,9 @@ impl ScopeState {
         index
     }
 
-    fn position(&self, space: Space, device: &Device, code: &str) -> Option<usize> {
+    /// Where in [`ScopeState::faults`] the fault stands that a device and code mean, open or not:
+    /// the one of that key, else the only one that agrees and differs in the type of the key.
+    pub fn position(&self, space: Space, device: &Device, code: &str) -> Option<usize> {
         let key = device.key();
         let here = |f: &FaultState| f.space == space && f.code == code;
         if let Some(index) = self
@@ -440,6 +447,9 @@ impl ScopeState {
                     boots,
                 );
             }
+        }
+        if kept.row == 0 {
+            kept.row = gone.row;
         }
         if gone.open {
             kept.open = true;

@@ -1,0 +1,236 @@
+//! The handle.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use health_event::{BootId, CloseCause, FaultId};
+use jiff::Timestamp;
+
+use crate::error::OpenError;
+use crate::options::Options;
+use crate::queue::{Job, Queue};
+use crate::read::Readers;
+use crate::reply::Reply;
+use crate::types::{Appended, Batch, Commit, Counters, Pruned, Transition};
+
+/// Told of each commit.
+pub type CommitListener = Box<dyn Fn(&Commit) + Send + Sync>;
+
+/// What handle and writer share.
+#[derive(Default)]
+pub(crate) struct Shared {
+    pub(crate) listeners: Mutex<Vec<CommitListener>>,
+    pub(crate) counters: Mutex<Counters>,
+}
+
+/// A store of events, faults, incidents and transitions. Clones share one store; it is closed when
+/// the last one goes, or by [`EventStore::close`].
+///
+/// Writes go to one thread and answer once they are durable; reads use connections of their own
+/// and block only for the time of the query (tens of microseconds for one node).
+#[derive(Clone)]
+pub struct EventStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    dir: PathBuf,
+    id: String,
+    is_new: bool,
+    queue: Arc<Queue>,
+    shared: Arc<Shared>,
+    readers: Readers,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl EventStore {
+    /// Opens the store in a folder, which is created if it does not exist, and starts its writer.
+    ///
+    /// # Errors
+    /// [`OpenError`]: another process has it open, a network file system, a damaged file, a newer
+    /// schema, or the folder can't be used.
+    #[allow(clippy::needless_pass_by_value, reason = "filled in next")]
+    pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
+        let _ = (dir, options);
+        unimplemented!("being filled in")
+    }
+
+    /// Writes what waits, then closes; later writes answer [`crate::WriteError::Closed`].
+    pub fn close(&self) {
+        self.inner.close();
+    }
+
+    /// Id that the store got when it was made: another id means that the store was lost.
+    pub fn store_id(&self) -> &str {
+        &self.inner.id
+    }
+
+    /// Whether this opening made the store.
+    pub fn is_new(&self) -> bool {
+        self.inner.is_new
+    }
+
+    /// Adds a listener that is called in the writer's thread right after each commit, before the
+    /// callers get their replies. It must not block and must not wait for a write.
+    pub fn on_commit(&self, listener: CommitListener) {
+        let mut listeners = self.inner.shared.listeners.lock();
+        listeners
+            .as_mut()
+            .unwrap_or_else(|poisoned| poisoned.get_mut())
+            .push(listener);
+    }
+
+    /// Stores events. The reply comes once they are durable, one answer an event; either all are
+    /// stored or none.
+    pub fn append(&self, batch: Batch) -> Reply<Vec<Appended>> {
+        let (answer, reply) = Reply::new();
+        self.inner.queue.push_events(batch, answer);
+        reply
+    }
+
+    /// Changes an incident, if it still has the expected version and the leadership still holds.
+    /// Answers the position of the transition.
+    pub fn transition(&self, transition: Transition) -> Reply<u64> {
+        self.push(|answer| Job::Transition(Box::new(transition), answer))
+    }
+
+    /// Sets a module's state.
+    pub fn state_put(&self, key: &str, value: Vec<u8>, fencing: u64) -> Reply<()> {
+        let key = key.to_owned();
+        self.push(|answer| Job::StatePut {
+            key,
+            value,
+            fencing,
+            answer,
+        })
+    }
+
+    /// Closes a fault without a healthy event. It takes the order of the newest event of each
+    /// sender, so that any later event opens it again. Answers whether it was open.
+    pub fn close_fault(&self, id: &FaultId, cause: CloseCause, at: Timestamp) -> Reply<bool> {
+        let id = Box::new(id.clone());
+        self.push(|answer| Job::CloseFault {
+            id,
+            cause,
+            at,
+            answer,
+        })
+    }
+
+    /// Raises the number of the leadership; a lower one than the stored is refused.
+    pub fn set_fencing(&self, number: u64) -> Reply<()> {
+        self.push(|answer| Job::SetFencing(number, answer))
+    }
+
+    /// Notes that a consumer has completed all events up to `seq`, and enables it. Never goes back.
+    pub fn consumer_advance(&self, name: &str, seq: u64, at: Timestamp) -> Reply<()> {
+        let name = name.to_owned();
+        self.push(|answer| Job::ConsumerAdvance {
+            name,
+            seq,
+            at,
+            answer,
+        })
+    }
+
+    /// Says whether retention by age waits for a consumer.
+    pub fn consumer_enable(&self, name: &str, enabled: bool, at: Timestamp) -> Reply<()> {
+        let name = name.to_owned();
+        self.push(|answer| Job::ConsumerEnable {
+            name,
+            enabled,
+            at,
+            answer,
+        })
+    }
+
+    /// Notes a boot that the agent's report or the node's status brought in, and the agent's spool
+    /// (empty: leave as it is). Answers whether the boot is new.
+    pub fn observe_boot(
+        &self,
+        machine: &str,
+        boot: &BootId,
+        spool: &str,
+        at: Timestamp,
+    ) -> Reply<bool> {
+        let (machine, boot, spool) = (machine.to_owned(), boot.clone(), spool.to_owned());
+        self.push(|answer| Job::ObserveBoot {
+            machine,
+            boot,
+            spool,
+            at,
+            answer,
+        })
+    }
+
+    /// Closes flapping faults that were healthy long enough; for a timer of the owner (every few
+    /// seconds). Answers how many.
+    pub fn release_flapping(&self, now: Timestamp) -> Reply<usize> {
+        self.push(|answer| Job::ReleaseFlapping(now, answer))
+    }
+
+    /// One step of retention, small enough not to hold up other writes; for a timer of the owner
+    /// (every minute), again at once while [`Pruned::more`].
+    pub fn prune(&self, now: Timestamp) -> Reply<Pruned> {
+        self.push(|answer| Job::Prune(now, answer))
+    }
+
+    /// Counted since the store was opened.
+    pub fn counters(&self) -> Counters {
+        *self
+            .inner
+            .shared
+            .counters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn readers(&self) -> &Readers {
+        &self.inner.readers
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    fn push<T>(&self, job: impl FnOnce(crate::reply::Answer<T>) -> Job) -> Reply<T> {
+        let (answer, reply) = Reply::new();
+        self.inner.queue.push(job(answer));
+        reply
+    }
+}
+
+impl Inner {
+    fn close(&self) {
+        self.queue.close();
+        let thread = self
+            .writer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        // A listener that holds the last handle drops it in the writer's own thread, which can't
+        // wait for itself.
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!(dir = %self.dir.display(), "the writer of the event store panicked");
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl std::fmt::Debug for EventStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventStore")
+            .field("dir", &self.inner.dir)
+            .field("id", &self.inner.id)
+            .finish_non_exhaustive()
+    }
+}

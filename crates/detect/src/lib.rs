@@ -20,6 +20,7 @@
 pub mod finding;
 pub mod kmsg;
 pub mod lines;
+mod pattern;
 pub mod rules;
 pub mod xid;
 

@@ -5,9 +5,18 @@
 
 use std::sync::OnceLock;
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::Regex;
 
 use crate::kmsg::{Origin, Record};
+use crate::pattern::compiled;
+
+const FORMS: &str = concat!(
+    // `<3>` of `dmesg -r` and syslog, the version of RFC 5424, `kern  :err   : ` of `-x`.
+    r"^(?:<[0-9]{1,3}>)?(?:1 )?(?:[a-z]+ *:[a-z]+ *: *)?(?:",
+    r"\[([^\]\n]{1,32})\]",
+    r"|([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}[0-9.,:Z+-]{0,20})",
+    r"|([A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?))",
+);
 
 /// A line, without its end, as a record: of `/dev/kmsg` if it has that form, else as printed.
 pub fn record(line: &[u8]) -> Record<'_> {
@@ -20,24 +29,12 @@ pub fn record(line: &[u8]) -> Record<'_> {
 /// line likes it. Nothing if the form is not known.
 pub fn stamp(line: &[u8]) -> Option<String> {
     static STAMP: OnceLock<Regex> = OnceLock::new();
-    let pattern = STAMP.get_or_init(|| {
-        RegexBuilder::new(concat!(
-            // `<3>` of `dmesg -r` and syslog, the version of RFC 5424, `kern  :err   : ` of `-x`.
-            r"^(?:<[0-9]{1,3}>)?(?:1 )?(?:[a-z]+ *:[a-z]+ *: *)?(?:",
-            r"\[([^\]\n]{1,32})\]",
-            r"|([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}[0-9.,:Z+-]{0,20})",
-            r"|([A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?))",
-        ))
-        .unicode(false)
-        .build()
-        .expect("a constant pattern that the tests of this module compile")
-    });
     let record = record(line);
     if record.origin != Origin::Unknown {
         let time = record.monotonic;
         return Some(format!("{}.{:06}", time.as_secs(), time.subsec_micros()));
     }
-    let captures = pattern.captures(line)?;
+    let captures = compiled(&STAMP, FORMS).captures(line)?;
     let stamp = captures.iter().skip(1).flatten().next()?;
     Some(String::from_utf8_lossy(stamp.as_bytes()).trim().to_owned())
 }

@@ -48,13 +48,9 @@ pub struct KernelLog {
 impl KernelLog {
     /// Detectors that have seen nothing yet.
     pub fn new(config: KernelLogConfig) -> Self {
-        let prefilter = AhoCorasickBuilder::new()
-            .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .build(LITERALS.iter().map(|(literal, _)| literal))
-            .expect("a handful of short literals fits any automaton");
         Self {
             config,
-            prefilter,
+            prefilter: prefilter(),
             xid: XidState::default(),
         }
     }
@@ -91,4 +87,11 @@ impl KernelLog {
             Detector::Xid => self.xid.observe(text, findings),
         }
     }
+}
+
+fn prefilter() -> AhoCorasick {
+    AhoCorasickBuilder::new()
+        .kind(Some(AhoCorasickKind::ContiguousNFA))
+        .build(LITERALS.iter().map(|(literal, _)| literal))
+        .expect("a handful of short literals fits any automaton")
 }

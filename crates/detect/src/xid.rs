@@ -30,6 +30,9 @@ pub const LITERAL: &str = "NVRM: Xid";
 pub const UUID_LITERAL: &str = "NVRM: GPU at ";
 /// GPUs whose UUID is remembered; the largest machines have 16. The one not seen for longest goes.
 pub const MAX_GPUS: usize = 64;
+/// XIDs read from one record. The driver writes one a record; a record that claims more than this
+/// is no driver's, and each event carries the whole record.
+pub const MAX_STATEMENTS: usize = 16;
 
 #[cfg(test)]
 mod tests;

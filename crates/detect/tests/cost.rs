@@ -39,9 +39,9 @@ fn lines_that_match_nothing_allocate_nothing() {
     let mut allocated = 0;
     for number in 0..10_000 {
         line.clear();
-        write!(
+        writeln!(
             line,
-            "6,{number},{number},-;usb 1-{number}: new high-speed \\x0a device NVRM: Xit {number}\n"
+            "6,{number},{number},-;usb 1-{number}: new high-speed \\x0a device NVRM: Xit {number}"
         )
         .unwrap();
         let before = ALLOCATIONS.get();

@@ -2,9 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Bytes, and of the record: origin, level, sequence, microseconds, text.
+type Row = (&'static [u8], Origin, u8, u64, u64, &'static [u8]);
+
 #[test]
 fn a_record_in_each_form() {
-    let table: [(&[u8], Origin, u8, u64, u64, &[u8]); 8] = [
+    let table: [Row; 8] = [
         (
             b"6,339,5140900,-;NET: up\n",
             Origin::Kernel,

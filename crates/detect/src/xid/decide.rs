@@ -3,7 +3,7 @@
 use health_event::{Entity, HealthEvent, RecommendedAction, checks, keys};
 
 use super::grammar::{self, Recovery, Xid};
-use super::{MAX_GPUS, catalog};
+use super::{MAX_GPUS, MAX_STATEMENTS, catalog};
 use crate::finding::{Finding, Kind};
 
 /// Longest message of an event, as on the wire.
@@ -38,13 +38,11 @@ impl XidState {
         }
     }
 
-    /// Adds an event for each line of the record that states an XID; each carries the whole
-    /// record as its message.
+    /// Adds an event for each line of the record that states an XID, up to [`MAX_STATEMENTS`];
+    /// each carries the whole record as its message.
     pub fn observe(&self, text: &[u8], findings: &mut Vec<Finding>) {
-        for line in text.split(|b| *b == b'\n') {
-            let Some(xid) = grammar::parse(line) else {
-                continue;
-            };
+        let lines = text.split(|b| *b == b'\n');
+        for xid in lines.filter_map(grammar::parse).take(MAX_STATEMENTS) {
             if let Some(event) = self.event(&xid, text) {
                 let kind = Kind::Xid(xid.code);
                 findings.push(Finding { kind, event });

@@ -3,7 +3,9 @@
 
 use std::sync::OnceLock;
 
-use regex::bytes::{Captures, Regex, RegexBuilder};
+use regex::bytes::{Captures, Regex};
+
+use crate::pattern::compiled;
 
 /// What one line states.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -79,21 +81,11 @@ pub enum Recovery {
     Other,
 }
 
-/// Compiles at first use: a machine without faults never pays for it.
-fn pattern(cell: &'static OnceLock<Regex>, text: &str) -> &'static Regex {
-    cell.get_or_init(|| {
-        RegexBuilder::new(text)
-            .unicode(false)
-            .build()
-            .expect("a constant pattern that the tests of this module compile")
-    })
-}
-
 /// The XID that a line states, if it does.
 pub fn parse(line: &[u8]) -> Option<Xid> {
     static HEAD: OnceLock<Regex> = OnceLock::new();
     // The parentheses hold the address and, where the GPU is partitioned, ` GPU-I:05`.
-    let head = pattern(
+    let head = compiled(
         &HEAD,
         r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]*)([^)\n]{0,64})\): *([0-9]{1,9})\b",
     );
@@ -121,7 +113,7 @@ pub fn parse(line: &[u8]) -> Option<Xid> {
 /// The address and UUID that a line ties together, if it does.
 pub fn parse_uuid(line: &[u8]) -> Option<(String, String)> {
     static UUID: OnceLock<Regex> = OnceLock::new();
-    let captures = pattern(
+    let captures = compiled(
         &UUID,
         r"NVRM: GPU at (?:PCI:)?([0-9A-Fa-f:.]{4,24}): (GPU-[0-9A-Fa-f-]{1,64})",
     )
@@ -132,7 +124,7 @@ pub fn parse_uuid(line: &[u8]) -> Option<(String, String)> {
 
 fn nvlink5(rest: &[u8]) -> Option<Nvlink5> {
     static NVLINK5: OnceLock<Regex> = OnceLock::new();
-    let captures = pattern(
+    let captures = compiled(
         &NVLINK5,
         concat!(
             r", *([0-9A-Za-z_]{1,64}) +([0-9A-Za-z-]+) +[0-9A-Za-z]+ +[0-9A-Za-z]+ +",
@@ -151,7 +143,7 @@ fn nvlink5(rest: &[u8]) -> Option<Nvlink5> {
 
 fn process(rest: &[u8]) -> (Option<u32>, Option<String>) {
     static PROCESS: OnceLock<Regex> = OnceLock::new();
-    let captures = pattern(
+    let captures = compiled(
         &PROCESS,
         r"^, *pid=(?:([0-9]{1,10})|'?<[^>]*>'?)(?:, *name=([^,\n]{1,64}))?",
     )
@@ -166,7 +158,7 @@ fn process(rest: &[u8]) -> (Option<u32>, Option<String>) {
 
 fn place(rest: &[u8]) -> Option<Place> {
     static PLACE: OnceLock<Regex> = OnceLock::new();
-    let captures = pattern(
+    let captures = compiled(
         &PLACE,
         r"\(GPC ([0-9]{1,4}), TPC ([0-9]{1,4}), SM ([0-9]{1,4})\)",
     )
@@ -181,7 +173,7 @@ fn place(rest: &[u8]) -> Option<Place> {
 
 fn registers(rest: &[u8]) -> Option<Registers> {
     static REGISTERS: OnceLock<Regex> = OnceLock::new();
-    let captures = pattern(
+    let captures = compiled(
         &REGISTERS,
         concat!(
             r"link ([0-9]{1,6}) *\(0x([0-9A-Fa-f]{1,8}), *0x([0-9A-Fa-f]{1,8}), *",
@@ -203,7 +195,7 @@ fn registers(rest: &[u8]) -> Option<Registers> {
 /// Numbers: `nvmlDeviceGpuRecoveryAction_t` of `nvml.h`.
 fn recovery(rest: &[u8]) -> Recovery {
     static NUMBER: OnceLock<Regex> = OnceLock::new();
-    let captures = pattern(&NUMBER, r"\bto +(?:0x)?([0-9A-Fa-f]{1,8}) *\(").captures(rest);
+    let captures = compiled(&NUMBER, r"\bto +(?:0x)?([0-9A-Fa-f]{1,8}) *\(").captures(rest);
     if let Some(number) = captures.and_then(|c| hex(&c, 1)) {
         return match number {
             0 => Recovery::None,

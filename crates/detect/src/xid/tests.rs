@@ -133,6 +133,8 @@ fn one_statement_a_line_and_a_record_of_many_lines_is_read_line_by_line() {
         .flat_map(|f| f.event.error_codes)
         .collect();
     assert_eq!(codes, ["48", "64"]);
+    let flood = "NVRM: Xid (PCI:0000:66:00): 48, DBE\n".repeat(100);
+    assert_eq!(findings(&[&flood]).len(), MAX_STATEMENTS);
 }
 
 #[test]

@@ -1,6 +1,31 @@
-//! How many nodes of a pool may be out.
+//! How many nodes of a pool may be out, and how many may be taken out in a while.
+//!
+//! # States of a pool
+//! - *Closed*: permits while neither bound is reached.
+//! - *Tripped{bound}*: the first ask that a bound stops trips the pool; nothing is permitted until
+//!   a person's reset, or, with `auto_resume`, until no bound is reached. Releases always pass.
+//!
+//! A node that is not let through waits. After a reset (or the first-action delay) the waiting
+//! nodes go by turn: the oldest at once, then max(1, a tenth of the rate bound) a window. A turn
+//! that a bound stops waits on; it does not trip the pool again.
+//!
+//! # Invariants (`tests`)
+//! - Permitted nodes out at one time never exceed the level bound, and nodes newly taken out in
+//!   any window never exceed the rate bound, resets included. Nodes that did not ask
+//!   ([`BreakerState::count`]) are counted, not bounded.
+//! - Bound = max(`min_nodes`, min(ceil(percentage of the pool), number)); the bound-th node is
+//!   still taken.
+//! - Nothing is ever withheld on release; a withheld node waits until it is taken or released.
+//! - Each call costs O(log n) amortised; only a trip looks at all nodes once.
 
-use std::collections::{BTreeMap, VecDeque};
+mod silent;
+
+#[cfg(test)]
+mod tests;
+
+pub use silent::{SilentConfig, silent_share};
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use health_event::NodeName;
 use health_event::incident::Bound;
@@ -53,16 +78,21 @@ pub struct PoolState {
     pub tripped: Option<Trip>,
     /// Nodes out by us now.
     pub out: BTreeMap<NodeName, Cause>,
-    /// Nodes newly taken out in the window, oldest first.
+    /// Nodes newly taken out in the window, oldest first. A node that was taken out again has
+    /// two entries, of which only the newer counts.
     pub window: VecDeque<TakenOut>,
+    /// The nodes that the window counts, and when each was taken out.
+    pub newly: BTreeMap<NodeName, Timestamp>,
     /// Nodes that wait for a permit.
     pub waiting: BTreeMap<NodeName, Waiting>,
+    /// Those of them that go by turn, in order.
+    pub queue: BTreeSet<(Timestamp, NodeName)>,
     /// Times at which waiting nodes were let through by turn, oldest first; within the window.
     pub paced: VecDeque<Timestamp>,
 }
 
 /// What took a node out.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Cause {
     /// Rule set.
     pub rule: String,
@@ -135,39 +165,325 @@ pub enum Permit {
     Pace,
 }
 
+impl Config {
+    /// Says everything that is wrong.
+    ///
+    /// # Errors
+    /// Each setting out of its range.
+    pub fn check(&self) -> Result<(), Vec<ConfigError>> {
+        let mut errors = Vec::new();
+        for (key, percent) in [
+            ("level_percent", self.level_percent),
+            ("rate_percent", self.rate_percent),
+        ] {
+            if !(1..=100).contains(&percent) {
+                errors.push(config_error(key, percent, "a whole number from 1 to 100"));
+            }
+        }
+        let numbers = [
+            ("level_nodes", self.level_nodes),
+            ("rate_nodes", self.rate_nodes),
+            ("min_nodes", Some(self.min_nodes)),
+        ];
+        for (key, number) in numbers {
+            if number == Some(0) {
+                errors.push(config_error(key, 0, "a whole number from 1"));
+            }
+        }
+        let seconds = self.window.as_secs();
+        if !(1..=86_400).contains(&seconds) {
+            errors.push(config_error("window", seconds, "1 s to 24 h"));
+        }
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(errors)
+        }
+    }
+
+    /// Nodes of a pool of this size that may be out at one time.
+    pub fn level_bound(&self, pool_size: usize) -> usize {
+        bound(
+            pool_size,
+            self.level_percent,
+            self.level_nodes,
+            self.min_nodes,
+        )
+    }
+
+    /// Nodes of a pool of this size that may be newly taken out in the window.
+    pub fn rate_bound(&self, pool_size: usize) -> usize {
+        bound(
+            pool_size,
+            self.rate_percent,
+            self.rate_nodes,
+            self.min_nodes,
+        )
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            level_percent: 50,
+            level_nodes: None,
+            rate_percent: 50,
+            rate_nodes: None,
+            min_nodes: 1,
+            window: SignedDuration::from_mins(5),
+            auto_resume: false,
+        }
+    }
+}
+
+fn config_error(key: &'static str, value: impl ToString, want: &'static str) -> ConfigError {
+    ConfigError {
+        key,
+        value: value.to_string(),
+        want,
+    }
+}
+
+fn bound(pool_size: usize, percent: u32, number: Option<u32>, min_nodes: u32) -> usize {
+    let widen = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+    let share = pool_size.saturating_mul(widen(percent)).div_ceil(100);
+    let capped = number.map_or(share, |n| share.min(widen(n)));
+    capped.max(widen(min_nodes))
+}
+
 impl BreakerState {
     /// Asks for a permit. A node that is out already gets it and is not counted again.
-    pub fn take(&mut self, _config: &Config, _ask: &Ask<'_>, _now: Timestamp) -> Permit {
+    pub fn take(&mut self, config: &Config, ask: &Ask<'_>, now: Timestamp) -> Permit {
+        if !config.enabled {
+            return Permit::Taken;
+        }
+        self.auto_resume(config, ask.pool, ask.pool_size, now);
+        let pool = self.pools.entry(ask.pool.to_owned()).or_default();
+        pool.expire(config, now);
+        if pool.out.contains_key(ask.node) {
+            pool.leave(ask.node);
+            return Permit::Taken;
+        }
+        let paced = ask.paced || pool.waiting.get(ask.node).is_some_and(|w| w.paced);
+        if let Some(trip) = &pool.tripped {
+            let bound = trip.bound;
+            pool.wait(ask, paced);
+            return Permit::Withheld(bound);
+        }
+        let reached = pool.reached(config, ask.pool_size);
+        if paced {
+            pool.wait(ask, true);
+            let first = pool.first_paced() == Some(ask.node);
+            if reached.is_some() || !first || pool.paced_room(config, ask.pool_size) == 0 {
+                return Permit::Pace;
+            }
+            pool.paced.push_back(now);
+        } else if let Some(bound) = reached {
+            pool.tripped = Some(pool.trip(bound, now));
+            pool.wait(ask, false);
+            return Permit::Withheld(bound);
+        }
+        pool.let_through(ask, now);
         Permit::Taken
     }
 
     /// Counts a node that is out without having asked: a person's hold, or one found after the
     /// store was lost. It counts for the level only.
-    pub fn count(&mut self, _pool: &str, _node: &NodeName, _cause: Cause) {}
+    pub fn count(&mut self, pool: &str, node: &NodeName, cause: Cause) {
+        let pool = self.pools.entry(pool.to_owned()).or_default();
+        pool.leave(node);
+        pool.out.entry(node.clone()).or_insert(cause);
+    }
 
     /// The node is not out any more, nor waiting. The rate is not given back.
-    pub fn release(&mut self, _pool: &str, _node: &NodeName) {}
+    pub fn release(&mut self, pool: &str, node: &NodeName) {
+        if let Some(pool) = self.pools.get_mut(pool) {
+            pool.out.remove(node);
+            pool.leave(node);
+        }
+    }
 
-    /// A person's reset: the pool is no longer tripped, and the waiting nodes go by turn.
-    /// Answers the nodes that waited, oldest first.
-    pub fn reset(&mut self, _pool: &str) -> Vec<NodeName> {
-        Vec::new()
+    /// A person's reset: the pool is no longer tripped, and the waiting nodes go by turn. To drop
+    /// them instead, ask [`crate::quarantine::RequestKind::DropWithheld`] for each. Answers the
+    /// nodes that wait, oldest first.
+    pub fn reset(&mut self, pool: &str) -> Vec<NodeName> {
+        let Some(pool) = self.pools.get_mut(pool) else {
+            return Vec::new();
+        };
+        pool.resume();
+        let mut waiting: Vec<_> = pool.waiting.iter().map(|(n, w)| (w.since, n)).collect();
+        waiting.sort();
+        waiting.into_iter().map(|(_, n)| n.clone()).collect()
     }
 
     /// With `auto_resume`: ends the trip of a pool that no bound holds any more. Answers whether.
     pub fn auto_resume(
         &mut self,
-        _config: &Config,
-        _pool: &str,
-        _size: usize,
-        _now: Timestamp,
+        config: &Config,
+        pool: &str,
+        pool_size: usize,
+        now: Timestamp,
     ) -> bool {
-        false
+        let Some(pool) = self.pools.get_mut(pool) else {
+            return false;
+        };
+        pool.expire(config, now);
+        let over = config.auto_resume
+            && pool.tripped.is_some()
+            && pool.reached(config, pool_size).is_none();
+        if over {
+            pool.resume();
+        }
+        over
     }
 
-    /// The waiting node whose turn it is now, per pool that is not tripped; and when to ask again.
-    pub fn due(&mut self, _config: &Config, _pool: &str, _size: usize, _now: Timestamp) -> Due {
-        Due::default()
+    /// The waiting node whose turn it is now, and when to ask again. Nobody's turn comes while
+    /// the pool is tripped.
+    pub fn due(&mut self, config: &Config, pool: &str, pool_size: usize, now: Timestamp) -> Due {
+        self.auto_resume(config, pool, pool_size, now);
+        let Some(pool) = self.pools.get_mut(pool) else {
+            return Due::default();
+        };
+        pool.expire(config, now);
+        let after = |at: Timestamp| at.checked_add(config.window).ok();
+        if pool.tripped.is_some() {
+            let oldest = pool.window.front().map(|t| t.at);
+            let again_at = oldest.and_then(after).filter(|_| config.auto_resume);
+            return Due {
+                node: None,
+                again_at,
+            };
+        }
+        let Some(node) = pool.first_paced().cloned() else {
+            return Due::default();
+        };
+        let blocked = match pool.reached(config, pool_size) {
+            Some(Bound::Rate) => pool.window.front().map(|t| t.at),
+            // A release ends it, and the shell asks after each release.
+            Some(Bound::Level) => return Due::default(),
+            None if pool.paced_room(config, pool_size) == 0 => pool.paced.front().copied(),
+            None => {
+                return Due {
+                    node: Some(node),
+                    again_at: None,
+                };
+            }
+        };
+        Due {
+            node: None,
+            again_at: blocked.and_then(after),
+        }
+    }
+}
+
+impl PoolState {
+    fn expire(&mut self, config: &Config, now: Timestamp) {
+        let start = now.checked_sub(config.window).unwrap_or(Timestamp::MIN);
+        while let Some(taken) = self.window.pop_front_if(|t| t.at <= start) {
+            if self.newly.get(&taken.node) == Some(&taken.at) {
+                self.newly.remove(&taken.node);
+            }
+        }
+        while self.paced.front().is_some_and(|at| *at <= start) {
+            self.paced.pop_front();
+        }
+    }
+
+    /// The bound that leaves no room for one more node.
+    fn reached(&self, config: &Config, pool_size: usize) -> Option<Bound> {
+        if self.out.len() >= config.level_bound(pool_size) {
+            Some(Bound::Level)
+        } else if self.newly.len() >= config.rate_bound(pool_size) {
+            Some(Bound::Rate)
+        } else {
+            None
+        }
+    }
+
+    fn paced_room(&self, config: &Config, pool_size: usize) -> usize {
+        let a_window = (config.rate_bound(pool_size) / 10).max(1);
+        a_window.saturating_sub(self.paced.len())
+    }
+
+    fn first_paced(&self) -> Option<&NodeName> {
+        let paced = self.waiting.iter().filter(|(_, w)| w.paced);
+        paced
+            .min_by_key(|(node, w)| (w.since, *node))
+            .map(|(n, _)| n)
+    }
+
+    fn wait(&mut self, ask: &Ask<'_>, paced: bool) {
+        let waiting = Waiting {
+            since: ask.opened_at,
+            paced,
+        };
+        self.leave(ask.node);
+        if paced {
+            self.queue.insert((ask.opened_at, ask.node.clone()));
+        }
+        self.waiting.insert(ask.node.clone(), waiting);
+    }
+
+    fn leave(&mut self, node: &NodeName) {
+        if let Some(waiting) = self.waiting.remove(node) {
+            self.queue.remove(&(waiting.since, node.clone()));
+        }
+    }
+
+    fn let_through(&mut self, ask: &Ask<'_>, now: Timestamp) {
+        let cause = Cause {
+            rule: ask.rule.to_owned(),
+            check: ask.check.to_owned(),
+        };
+        self.leave(ask.node);
+        self.out.insert(ask.node.clone(), cause.clone());
+        self.newly.insert(ask.node.clone(), now);
+        self.window.push_back(TakenOut {
+            node: ask.node.clone(),
+            at: now,
+            cause,
+        });
+    }
+
+    fn resume(&mut self) {
+        self.tripped = None;
+        for (node, waiting) in &mut self.waiting {
+            waiting.paced = true;
+            self.queue.insert((waiting.since, node.clone()));
+        }
+    }
+
+    fn trip(&self, bound: Bound, now: Timestamp) -> Trip {
+        let mut shares: BTreeMap<&Cause, usize> = BTreeMap::new();
+        let counted: Vec<&Cause> = match bound {
+            Bound::Level => self.out.values().collect(),
+            Bound::Rate => {
+                let counts = |t: &&TakenOut| self.newly.get(&t.node) == Some(&t.at);
+                self.window
+                    .iter()
+                    .filter(counts)
+                    .map(|t| &t.cause)
+                    .collect()
+            }
+        };
+        for cause in &counted {
+            *shares.entry(cause).or_default() += 1;
+        }
+        let largest = shares
+            .into_iter()
+            .max_by_key(|(cause, n)| (*n, std::cmp::Reverse(*cause)));
+        let (largest, share) = largest.map_or_else(
+            || (Cause::default(), 0),
+            |(cause, share)| (cause.clone(), share),
+        );
+        Trip {
+            since: now,
+            bound,
+            largest,
+            share,
+            counted: counted.len(),
+        }
     }
 }
 
@@ -178,28 +494,4 @@ pub struct Due {
     pub node: Option<NodeName>,
     /// When to ask again.
     pub again_at: Option<Timestamp>,
-}
-
-/// When many nodes of a pool fall silent at once, that is one fault of the pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SilentConfig {
-    /// Share of the pool, in percent, 1 to 100. Default 20.
-    pub share_percent: u32,
-    /// Fewer nodes than this are never a fault of the pool. Default 3.
-    pub min_nodes: usize,
-    /// Time within which they fell silent. Default 5 min.
-    pub window: SignedDuration,
-    /// Nobody counts as silent until this time (three intervals after the controller's start).
-    pub not_before: Timestamp,
-}
-
-/// The nodes that fell silent together, if they are so many that it is a fault of the pool.
-/// `silent_since` has the nodes of the pool that are silent or NotReady, and since when.
-pub fn silent_share(
-    _config: &SilentConfig,
-    _pool_size: usize,
-    _silent_since: &BTreeMap<NodeName, Timestamp>,
-    _now: Timestamp,
-) -> Option<Vec<NodeName>> {
-    None
 }

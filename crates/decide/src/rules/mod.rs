@@ -1,9 +1,43 @@
-//! Which faults take a node out: rule sets in CEL.
+//! Which faults take a node out: rule sets in CEL, behind a fence.
+//!
+//! # Guarantees
+//! - [`RuleSets::compile`] reports everything that is wrong, and accepts only expressions that
+//!   are small, call nothing but known functions, see only what their kind may see, and give a
+//!   boolean on an event with every field set (`tests`, the tables of refusals).
+//! - An expression that fails at evaluation is no match, and is reported with its rule's name.
+//! - Answers depend on nothing but event and node; rule sets are looked at in the order of the
+//!   configuration, and the higher priority, then the earlier one, decides a taint's effect.
+//!
+//! # Caveats
+//! - `matches()` compiles its regular expression at each evaluation (some 30 µs); the shipped
+//!   rule sets don't use it.
+//! - A node without labels reads as one with an empty map of labels.
+//!
+//! # Cost
+//! One context an event for all rules. `event` is a view of the event whose fields are built when
+//! read; `node` is only asked for once a Node rule must be looked at.
 
+mod fence;
+mod labels;
+mod shipped;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+pub use labels::{LABEL_LIMIT, cordon_reason, label_value};
+pub use shipped::shipped;
+
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use health_event::HealthEvent;
+use cel::{Context, Env, Program, Value};
 use health_event::incident::Taint;
+use health_event::{BehaviourOverrides, Entity, HealthEvent, RecommendedAction};
+use jiff::Timestamp;
+
+use self::values::EventValue;
 
 /// A rule set as configured.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -74,10 +108,42 @@ pub enum NodeValue {
     Map(BTreeMap<String, NodeValue>),
 }
 
+/// What an expression may see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Root {
+    Event,
+    Node,
+}
+
+impl Root {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::Node => "node",
+        }
+    }
+
+    fn from_kind(kind: &str) -> Option<Self> {
+        match kind {
+            "HealthEvent" => Some(Self::Event),
+            "Node" => Some(Self::Node),
+            _ => None,
+        }
+    }
+}
+
 /// Compiled rule sets; cheap to share.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct RuleSets {
     sets: Vec<RuleSet>,
+    env: Arc<Env>,
+    node_paths: BTreeSet<Vec<String>>,
+}
+
+impl std::fmt::Debug for RuleSets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.sets).finish()
+    }
 }
 
 /// One compiled rule set.
@@ -85,6 +151,14 @@ pub struct RuleSets {
 pub struct RuleSet {
     /// As configured.
     pub config: RuleSetConfig,
+    all: Vec<Rule>,
+    any: Vec<Rule>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    root: Root,
+    program: Program,
 }
 
 /// What an event matches.
@@ -101,7 +175,7 @@ pub struct Matches<'a> {
 pub struct EvaluationError {
     /// Rule set.
     pub rule_set: String,
-    /// What the engine said.
+    /// What the engine said, cut to 300 characters.
     pub message: String,
 }
 
@@ -116,12 +190,46 @@ impl RuleSets {
     /// Compiles rule sets behind the fence.
     ///
     /// # Errors
-    /// All that is wrong with all of them.
+    /// All that is wrong with all of them, disabled ones included.
     pub fn compile(configs: &[RuleSetConfig]) -> Result<Self, Vec<RuleError>> {
-        let sets = configs.iter().map(|c| RuleSet { config: c.clone() });
-        Ok(Self {
-            sets: sets.collect(),
-        })
+        let env = Arc::new(environment());
+        let mut errors = duplicates(configs);
+        let mut sets = Vec::with_capacity(configs.len());
+        let mut node_paths = BTreeSet::new();
+        for config in configs {
+            let mut compile = |list, rules: &[RuleConfig]| {
+                let mut compiled = Vec::with_capacity(rules.len());
+                for (index, rule) in rules.iter().enumerate() {
+                    match compile_rule(&env, rule) {
+                        Ok((rule, paths)) => {
+                            compiled.push(rule);
+                            if config.enabled {
+                                node_paths.extend(paths);
+                            }
+                        }
+                        Err(reasons) => errors.extend(reasons.into_iter().map(|reason| {
+                            error(&config.name, list, index, &rule.expression, reason)
+                        })),
+                    }
+                }
+                compiled
+            };
+            let (all, any) = (compile("all", &config.all), compile("any", &config.any));
+            sets.push(RuleSet {
+                config: config.clone(),
+                all,
+                any,
+            });
+        }
+        if errors.is_empty() {
+            Ok(Self {
+                sets,
+                env,
+                node_paths,
+            })
+        } else {
+            Err(errors)
+        }
     }
 
     /// The rule sets, in the order of the configuration.
@@ -134,26 +242,317 @@ impl RuleSets {
         self.sets.iter().find(|s| s.config.name == name)
     }
 
-    /// Which enabled rule sets an event matches. `node` holds at least [`RuleSets::node_paths`];
-    /// it is only asked for if a Node rule must be looked at.
-    pub fn evaluate(&self, _event: &HealthEvent, _node: impl Fn() -> NodeValue) -> Matches<'_> {
-        Matches::default()
+    /// Which enabled rule sets an event matches. `node` gives at least
+    /// [`RuleSets::node_paths`]; it is called at most once, and only if a Node rule must be
+    /// looked at.
+    pub fn evaluate(&self, event: &HealthEvent, node: impl Fn() -> NodeValue) -> Matches<'_> {
+        let mut event_context = Context::with_env(Arc::clone(&self.env));
+        event_context.add_variable_as_val(Root::Event.name(), Box::new(EventValue(event)));
+        let node_read = OnceCell::new();
+        let node_context = OnceCell::new();
+        let look = |rule: &Rule| match rule.root {
+            Root::Event => verdict(&rule.program, &event_context),
+            Root::Node => {
+                let value = node_read.get_or_init(&node);
+                verdict(
+                    &rule.program,
+                    node_context.get_or_init(|| node_context_of(&self.env, value)),
+                )
+            }
+        };
+        let mut matches = Matches::default();
+        for set in self.sets.iter().filter(|s| s.config.enabled) {
+            match set.evaluate(&look) {
+                Ok(true) => matches.matched.push(set),
+                Ok(false) => {}
+                Err(message) => matches.errors.push(EvaluationError {
+                    rule_set: set.config.name.clone(),
+                    message,
+                }),
+            }
+        }
+        matches
     }
 
-    /// The paths of the Node object that the expressions read, for example
-    /// `["metadata", "labels", "zone"]`; a computed key keeps its parent.
-    pub fn node_paths(&self) -> BTreeSet<Vec<String>> {
-        BTreeSet::new()
+    /// The paths of the Node object that the enabled expressions read, for example
+    /// `["metadata", "labels", "zone"]`; a computed key keeps its parent, `node` alone the empty
+    /// path.
+    pub fn node_paths(&self) -> &BTreeSet<Vec<String>> {
+        &self.node_paths
     }
 }
 
-/// The rule sets that ship: the reference's six, and four of ours that are off.
-pub fn shipped() -> Vec<RuleSetConfig> {
-    Vec::new()
+impl RuleSet {
+    /// `any`: one success is a match, and then errors before it don't count. `all`: the first
+    /// that is no success decides. A set with both lists matches by either.
+    fn evaluate(&self, look: &impl Fn(&Rule) -> Result<bool, String>) -> Result<bool, String> {
+        let mut failure = None;
+        for rule in &self.any {
+            match look(rule) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(message) => failure = failure.or(Some(message)),
+            }
+        }
+        if !self.all.is_empty() {
+            let mut every = true;
+            for rule in &self.all {
+                match look(rule) {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(message) => failure = failure.or(Some(message)),
+                }
+                every = false;
+                break;
+            }
+            if every {
+                return Ok(true);
+            }
+        }
+        failure.map_or(Ok(false), Err)
+    }
 }
 
-/// `cordon-reason` and other label values: every character outside `[A-Za-z0-9_.-]` becomes `-`,
-/// cut to `limit` bytes (at most 63), and trimmed at both ends to a letter or digit.
-pub fn label_value(_text: &str, _limit: usize) -> String {
-    String::new()
+/// What a group of rule sets asks for: whether to cordon, and the taints, one effect for each key
+/// and value.
+pub fn wanted<'a>(sets: impl IntoIterator<Item = &'a RuleSet>) -> (bool, BTreeSet<Taint>) {
+    let mut cordon = false;
+    let mut taints: BTreeMap<(&str, &str), (i64, &Taint)> = BTreeMap::new();
+    for set in sets {
+        cordon |= set.config.cordon;
+        let Some(taint) = set.config.taint.as_ref().filter(|t| !t.key.is_empty()) else {
+            continue;
+        };
+        let entry = taints.entry((&taint.key, &taint.value));
+        let known = entry.or_insert((set.config.priority, taint));
+        if set.config.priority > known.0 {
+            *known = (set.config.priority, taint);
+        }
+    }
+    (
+        cordon,
+        taints.into_values().map(|(_, t)| t.clone()).collect(),
+    )
+}
+
+fn node_context_of<'v>(env: &Arc<Env>, value: &'v NodeValue) -> Context<'v, 'v> {
+    let mut context = Context::with_env(Arc::clone(env));
+    context.add_variable_as_val(Root::Node.name(), values::node(value));
+    context
+}
+
+fn verdict(program: &Program, context: &Context<'_, '_>) -> Result<bool, String> {
+    match program.execute(context) {
+        Ok(Value::Bool(verdict)) => Ok(verdict),
+        Ok(other) => Err(format!("gave a {}, not a boolean", other.type_of())),
+        Err(error) => Err(error.to_string().chars().take(300).collect()),
+    }
+}
+
+/// The standard environment with the strings extension.
+fn environment() -> Env {
+    let mut env = Env::stdlib();
+    let extended = env.add_extension(cel::extensions::strings);
+    debug_assert!(extended.is_ok(), "the extension declares nothing twice");
+    env
+}
+
+fn duplicates(configs: &[RuleSetConfig]) -> Vec<RuleError> {
+    let mut seen = BTreeSet::new();
+    let mut errors = Vec::new();
+    for (index, config) in configs.iter().enumerate() {
+        if config.name.trim().is_empty() {
+            errors.push(error("", "name", index, "", "the name is empty".to_owned()));
+        } else if !seen.insert(config.name.as_str()) {
+            let reason = "another rule set has this name".to_owned();
+            errors.push(error(&config.name, "name", index, "", reason));
+        }
+        if let Some(taint) = config.taint.as_ref().filter(|t| !t.key.is_empty())
+            && !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&taint.effect.as_str())
+        {
+            let reason = format!(
+                "taint effect {:?}; allowed are NoSchedule, PreferNoSchedule, NoExecute",
+                taint.effect
+            );
+            errors.push(error(&config.name, "taint", index, "", reason));
+        }
+    }
+    errors
+}
+
+fn error(
+    rule_set: &str,
+    list: &'static str,
+    index: usize,
+    expression: &str,
+    reason: String,
+) -> RuleError {
+    RuleError {
+        rule_set: rule_set.to_owned(),
+        list,
+        index,
+        expression: expression.chars().take(200).collect(),
+        reason,
+    }
+}
+
+type Compiled = (Rule, BTreeSet<Vec<String>>);
+
+fn compile_rule(env: &Arc<Env>, rule: &RuleConfig) -> Result<Compiled, Vec<String>> {
+    let root = Root::from_kind(&rule.kind).ok_or_else(|| {
+        vec![format!(
+            "kind {:?}; allowed are HealthEvent and Node",
+            rule.kind
+        )]
+    })?;
+    let checked = fence::check(env, root, &rule.expression)?;
+    try_out(env, root, &checked.program, &checked.node_paths).map_err(|reason| vec![reason])?;
+    let rule = Rule {
+        root,
+        program: checked.program,
+    };
+    Ok((rule, checked.node_paths))
+}
+
+/// A boolean where every field is set; where every optional field is null, a boolean or an error.
+fn try_out(
+    env: &Arc<Env>,
+    root: Root,
+    program: &Program,
+    node_paths: &BTreeSet<Vec<String>>,
+) -> Result<(), String> {
+    let (full, null) = match root {
+        Root::Event => {
+            let on = |event: &HealthEvent| {
+                let mut context = Context::with_env(Arc::clone(env));
+                context.add_variable_as_val(root.name(), Box::new(EventValue(event)));
+                program.execute(&context)
+            };
+            (on(&full_event()), on(&HealthEvent::default()))
+        }
+        Root::Node => {
+            let on = |node: &NodeValue| program.execute(&node_context_of(env, node));
+            let bare = NodeValue::Map(BTreeMap::new());
+            (on(&full_node(node_paths)), on(&bare))
+        }
+    };
+    let what = root.name();
+    match full {
+        Ok(Value::Bool(_)) => {}
+        Ok(other) => {
+            let kind = other.type_of();
+            return Err(format!(
+                "gives a {kind} on a full {what}; it must be a boolean"
+            ));
+        }
+        Err(error) => {
+            let error: String = error.to_string().chars().take(300).collect();
+            return Err(format!("fails on a full {what}: {error}"));
+        }
+    }
+    match null {
+        Ok(Value::Bool(_)) | Err(_) => Ok(()),
+        Ok(other) => Err(format!(
+            "gives a {} on a {what} without optional fields; it must be a boolean",
+            other.type_of()
+        )),
+    }
+}
+
+fn full_event() -> HealthEvent {
+    let overrides = Some(BehaviourOverrides {
+        force: true,
+        skip: true,
+    });
+    HealthEvent {
+        id: "id".to_owned(),
+        version: 1,
+        agent: "agent".to_owned(),
+        component_class: "GPU".to_owned(),
+        check_name: "Check".to_owned(),
+        is_fatal: true,
+        is_healthy: false,
+        message: "message".to_owned(),
+        recommended_action: RecommendedAction::Custom,
+        custom_recommended_action: "custom".to_owned(),
+        error_codes: vec!["79".to_owned()],
+        entities: vec![Entity::new("GPU", "0")],
+        metadata: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
+        generated_at: Some(Timestamp::UNIX_EPOCH),
+        node_name: "node".to_owned(),
+        quarantine_overrides: overrides,
+        drain_overrides: overrides,
+        ..HealthEvent::default()
+    }
+}
+
+/// A node with what nodes have, and with every path that the expression reads.
+fn full_node(paths: &BTreeSet<Vec<String>>) -> NodeValue {
+    let text = |t: &str| NodeValue::Text(t.to_owned());
+    let map = |entries: Vec<(&str, NodeValue)>| {
+        NodeValue::Map(
+            entries
+                .into_iter()
+                .map(|(k, v)| (k.to_owned(), v))
+                .collect(),
+        )
+    };
+    let taint = map(vec![
+        ("key", text("key")),
+        ("value", text("value")),
+        ("effect", text("NoSchedule")),
+    ]);
+    let condition = map(vec![
+        ("type", text("Ready")),
+        ("status", text("True")),
+        ("reason", text("KubeletReady")),
+        ("message", text("message")),
+    ]);
+    let address = map(vec![("type", text("Hostname")), ("address", text("node"))]);
+    let mut node = map(vec![
+        (
+            "metadata",
+            map(vec![("name", text("node")), ("uid", text("uid"))]),
+        ),
+        (
+            "spec",
+            map(vec![
+                ("unschedulable", NodeValue::Bool(true)),
+                ("taints", NodeValue::List(vec![taint])),
+            ]),
+        ),
+        (
+            "status",
+            map(vec![
+                ("conditions", NodeValue::List(vec![condition])),
+                ("addresses", NodeValue::List(vec![address])),
+            ]),
+        ),
+    ]);
+    for path in paths {
+        // A whole map is empty, a single value a text; what stands there already stays.
+        let leaf = match path.last().map(String::as_str) {
+            Some("labels" | "annotations" | "capacity" | "allocatable" | "nodeInfo")
+            | Some("metadata" | "spec" | "status")
+            | None => NodeValue::Map(BTreeMap::new()),
+            Some(_) => text("value"),
+        };
+        add_path(&mut node, path, leaf);
+    }
+    node
+}
+
+fn add_path(node: &mut NodeValue, path: &[String], leaf: NodeValue) {
+    let mut at = node;
+    for (index, part) in path.iter().enumerate() {
+        let NodeValue::Map(fields) = at else { return };
+        let last = index + 1 == path.len();
+        at = fields.entry(part.clone()).or_insert_with(|| {
+            if last {
+                leaf.clone()
+            } else {
+                NodeValue::Map(BTreeMap::new())
+            }
+        });
+    }
 }

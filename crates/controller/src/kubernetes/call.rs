@@ -1,0 +1,394 @@
+//! One call to the API server, within a deadline.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::time::Duration;
+
+use health_event::NodeName;
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use k8s_api::names;
+use kube::Client;
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+
+/// Largest answer that is read: ten times what an object of ours needs.
+const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
+/// First pause before a repetition; it doubles, and a random part of up to as much is added.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// Tries of one call: with doubling pauses about 1.3 s, after which the caller's own back-off is
+/// the better one.
+const TRIES: u32 = 7;
+/// The answer to a write is its metadata, not the whole object (a node's can be 50 KiB).
+const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+
+/// What went wrong with a call.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The object is not there.
+    #[error("{act}: it does not exist")]
+    NotFound {
+        /// What was tried, on which object.
+        act: String,
+    },
+    /// Something that the call was conditional on no longer holds (409, 422).
+    #[error("{act}: the object changed in between, or refuses the change: {message}")]
+    Changed {
+        /// What was tried, on which object.
+        act: String,
+        /// The server's words.
+        message: String,
+    },
+    /// The server refuses for good.
+    #[error("{act}: refused: {0}", .refusal.message)]
+    Refused {
+        /// What was tried, on which object.
+        act: String,
+        /// The server's answer.
+        refusal: Refusal,
+    },
+    /// No answer that says whether it was done, or "not now" until the deadline.
+    #[error("{act}: the API server did not do it in time: {message}. It is tried again")]
+    Unavailable {
+        /// What was tried, on which object.
+        act: String,
+        /// The last failure.
+        message: String,
+    },
+}
+
+/// A final refusal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// HTTP status.
+    pub status: u16,
+    /// The server's words.
+    pub message: String,
+}
+
+impl CallError {
+    /// Static name of the error.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotFound { .. } => "not_found",
+            Self::Changed { .. } => "changed",
+            Self::Refused { refusal, .. } if refusal.status == 403 => "forbidden",
+            Self::Refused { .. } => "refused",
+            Self::Unavailable { .. } => "unavailable",
+        }
+    }
+}
+
+/// What is read of an object's metadata.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Metadata {
+    /// Version of the object.
+    pub resource_version: String,
+    /// UID.
+    pub uid: String,
+}
+
+#[derive(Deserialize)]
+struct MetadataOnly {
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+/// The calls that Warden makes.
+#[derive(Clone)]
+pub struct Kube {
+    client: Client,
+}
+
+impl std::fmt::Debug for Kube {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kube").finish_non_exhaustive()
+    }
+}
+
+/// A request that can be sent more than once.
+#[derive(Debug, Clone)]
+pub struct Call<'a> {
+    /// What is tried, on which object: "cordon of node gpu-17".
+    pub act: String,
+    /// Method.
+    pub method: Method,
+    /// Path with query.
+    pub path: String,
+    /// Content type of the body.
+    pub content_type: &'static str,
+    /// Body, if any.
+    pub body: Option<&'a Value>,
+    /// What is asked for as answer.
+    pub accept: &'static str,
+}
+
+/// What an attempt led to.
+enum Attempt {
+    Done(Vec<u8>),
+    Failed(CallError),
+    /// Worth another try, after at least this long.
+    Again {
+        message: String,
+        after: Duration,
+    },
+}
+
+impl Kube {
+    /// Over a client made by [`super::client()`].
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// The client, for watches.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// A JSON Patch of a node; answers the version that it made.
+    ///
+    /// # Errors
+    /// [`CallError::Changed`] if one of its tests failed.
+    pub async fn patch_node(
+        &self,
+        node: &NodeName,
+        act: &str,
+        patch: &Value,
+        deadline: Instant,
+    ) -> Result<Metadata, CallError> {
+        let query = format!("?fieldManager={}", names::FIELD_MANAGER.text);
+        self.metadata_call(
+            &Call {
+                act: format!("{act} of node {node}"),
+                method: Method::PATCH,
+                path: format!("/api/v1/nodes/{node}{query}"),
+                content_type: "application/json-patch+json",
+                body: Some(patch),
+                accept: METADATA_ONLY,
+            },
+            deadline,
+        )
+        .await
+    }
+
+    /// A strategic-merge patch of a node's status; answers the version that it made.
+    ///
+    /// # Errors
+    /// [`CallError::Changed`] if the UID in the patch is another one.
+    pub async fn patch_node_status(
+        &self,
+        node: &NodeName,
+        patch: &Value,
+        deadline: Instant,
+    ) -> Result<Metadata, CallError> {
+        let query = format!("?fieldManager={}", names::FIELD_MANAGER.text);
+        self.metadata_call(
+            &Call {
+                act: format!("write of the conditions of node {node}"),
+                method: Method::PATCH,
+                path: format!("/api/v1/nodes/{node}/status{query}"),
+                content_type: "application/strategic-merge-patch+json",
+                body: Some(patch),
+                accept: METADATA_ONLY,
+            },
+            deadline,
+        )
+        .await
+    }
+
+    /// The UID of the node object of this name, read from the API server itself; none if it is not
+    /// there.
+    ///
+    /// # Errors
+    /// It can't be said.
+    pub async fn node_uid(
+        &self,
+        node: &NodeName,
+        deadline: Instant,
+    ) -> Result<Option<String>, CallError> {
+        let call = Call {
+            act: format!("reading of node {node}"),
+            method: Method::GET,
+            path: format!("/api/v1/nodes/{node}"),
+            content_type: "",
+            body: None,
+            accept: METADATA_ONLY,
+        };
+        match self.metadata_call(&call, deadline).await {
+            Ok(metadata) => Ok(Some(metadata.uid)),
+            Err(CallError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A cheap request that keeps a connection open, so that the first fault after a quiet hour
+    /// needs no handshake.
+    ///
+    /// # Errors
+    /// The API server does not answer.
+    pub async fn keep_warm(&self, deadline: Instant) -> Result<(), CallError> {
+        let call = Call {
+            act: "reading of the API server's version".to_owned(),
+            method: Method::GET,
+            path: "/version".to_owned(),
+            content_type: "",
+            body: None,
+            accept: "application/json",
+        };
+        self.call(&call, deadline).await.map(|_| ())
+    }
+
+    /// A call whose answer's metadata is wanted.
+    ///
+    /// # Errors
+    /// Those of [`Kube::call`].
+    pub async fn metadata_call(
+        &self,
+        call: &Call<'_>,
+        deadline: Instant,
+    ) -> Result<Metadata, CallError> {
+        let body = self.call(call, deadline).await?;
+        let answer: MetadataOnly =
+            serde_json::from_slice(&body).map_err(|error| CallError::Unavailable {
+                act: call.act.clone(),
+                message: format!("the answer is no object: {error}"),
+            })?;
+        Ok(answer.metadata)
+    }
+
+    /// Sends a call, again if the server did not take it, until the deadline.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub async fn call(&self, call: &Call<'_>, deadline: Instant) -> Result<Vec<u8>, CallError> {
+        let body = call
+            .body
+            .map(|body| body.to_string().into_bytes())
+            .unwrap_or_default();
+        let mut pause = FIRST_PAUSE;
+        let mut last = "the deadline was over before it began".to_owned();
+        for _ in 0..TRIES {
+            match timeout_at(deadline, self.attempt(call, body.clone())).await {
+                Err(_) => break,
+                Ok(Attempt::Done(answer)) => return Ok(answer),
+                Ok(Attempt::Failed(error)) => return Err(error),
+                Ok(Attempt::Again { message, after }) => {
+                    last = message;
+                    let until = Instant::now() + after.max(jittered(pause));
+                    if until >= deadline {
+                        break;
+                    }
+                    tokio::time::sleep_until(until).await;
+                    pause *= 2;
+                }
+            }
+        }
+        Err(CallError::Unavailable {
+            act: call.act.clone(),
+            message: last,
+        })
+    }
+
+    async fn attempt(&self, call: &Call<'_>, body: Vec<u8>) -> Attempt {
+        let mut request = Request::builder()
+            .method(call.method.clone())
+            .uri(&call.path)
+            .header(ACCEPT, call.accept);
+        if call.body.is_some() {
+            request = request.header(CONTENT_TYPE, call.content_type);
+        }
+        let again = |message: String| Attempt::Again {
+            message,
+            after: Duration::ZERO,
+        };
+        let request = match request.body(Body::from(body)) {
+            Ok(request) => request,
+            Err(error) => return again(error.to_string()),
+        };
+        let response = match self.client.send(request).await {
+            Ok(response) => response,
+            Err(error) => return again(chain(&error)),
+        };
+        let (status, headers) = (response.status(), response.headers().clone());
+        match Limited::new(response.into_body(), MAX_ANSWER_BYTES)
+            .collect()
+            .await
+        {
+            Ok(body) => judge(call, status, &headers, body.to_bytes().into()),
+            Err(error) => again(error.to_string()),
+        }
+    }
+}
+
+fn judge(call: &Call<'_>, status: StatusCode, headers: &HeaderMap, body: Vec<u8>) -> Attempt {
+    if status.is_success() {
+        return Attempt::Done(body);
+    }
+    let message = message_of(status, &body);
+    let act = call.act.clone();
+    match status {
+        StatusCode::NOT_FOUND => Attempt::Failed(CallError::NotFound { act }),
+        StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY => {
+            Attempt::Failed(CallError::Changed { act, message })
+        }
+        StatusCode::TOO_MANY_REQUESTS => Attempt::Again {
+            message,
+            after: retry_after(headers),
+        },
+        status if status.is_server_error() => Attempt::Again {
+            message,
+            after: retry_after(headers),
+        },
+        status => Attempt::Failed(CallError::Refused {
+            act,
+            refusal: Refusal {
+                status: status.as_u16(),
+                message,
+            },
+        }),
+    }
+}
+
+/// The server's words, cut.
+fn message_of(status: StatusCode, body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Status {
+        message: String,
+    }
+    let text = serde_json::from_slice::<Status>(body).map_or_else(
+        |_| String::from_utf8_lossy(body).into_owned(),
+        |s| s.message,
+    );
+    let text: String = text.chars().filter(|c| !c.is_control()).take(500).collect();
+    format!("{} {text}", status.as_u16())
+}
+
+fn retry_after(headers: &HeaderMap) -> Duration {
+    headers
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.parse().ok())
+        .map_or(Duration::ZERO, Duration::from_secs)
+}
+
+/// The pause and up to as much again, so that callers who failed together don't return together.
+pub(crate) fn jittered(pause: Duration) -> Duration {
+    let random = RandomState::new().build_hasher().finish() % 1_000;
+    pause + pause * u32::try_from(random).unwrap_or_default() / 1_000
+}
+
+/// An error with its sources, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        source = error.source();
+    }
+    text
+}

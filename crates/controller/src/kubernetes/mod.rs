@@ -1,0 +1,16 @@
+//! The way to the API server: a client that answers in bounded time, and the patches.
+//!
+//! # Invariants
+//! - Every call has a deadline; only a watch's body has none. Nothing is repeated behind the
+//!   caller's back: [`Kube::call`] repeats what the server did not take (429, 5xx, connection lost),
+//!   within the caller's deadline, and says what happened.
+//! - Small writes leave at once (`TCP_NODELAY`): without it the first request of a connection
+//!   waits 40 ms for an acknowledgement that the server delays.
+
+mod call;
+mod client;
+pub mod patch;
+
+pub use call::{Call, CallError, Kube, Metadata, Refusal};
+pub(crate) use call::{chain, jittered};
+pub use client::{ClientError, client, config};

@@ -1,0 +1,169 @@
+//! The nodes by name, and how many each pool has.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use health_event::NodeName;
+use tokio::sync::watch;
+
+use super::NodeFacts;
+
+/// Name of the pool of all nodes that no selector takes.
+pub const OTHER_POOL: &str = "other";
+
+/// A pool of the breaker: the nodes with this label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// Name in the store, in metrics and for people.
+    pub name: String,
+    /// Key of the label.
+    pub label: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// All nodes. Cheap to clone; all clones are one cache.
+#[derive(Debug, Clone)]
+pub struct NodeCache(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    pools: Vec<Pool>,
+    nodes: RwLock<Nodes>,
+    synced: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct Nodes {
+    by_name: HashMap<NodeName, Arc<NodeFacts>>,
+    /// Nodes by pool, in the order of the pools; the last is [`OTHER_POOL`].
+    counts: Vec<usize>,
+}
+
+impl NodeCache {
+    /// An empty cache; [`super::watch::run`] fills it. The first of `pools` whose label a node has
+    /// is its pool.
+    pub fn new(pools: Vec<Pool>) -> Self {
+        let counts = vec![0; pools.len() + 1];
+        Self(Arc::new(Shared {
+            pools,
+            nodes: RwLock::new(Nodes {
+                by_name: HashMap::new(),
+                counts,
+            }),
+            synced: watch::Sender::new(false),
+        }))
+    }
+
+    /// The pool of a node by its labels.
+    pub fn pool_of(&self, node: &NodeFacts) -> &str {
+        self.0
+            .pools
+            .get(self.pool_index(node))
+            .map_or(OTHER_POOL, |pool| &pool.name)
+    }
+
+    /// Nodes in the pool of this name now; none in one that does not exist.
+    pub fn pool_size(&self, pool: &str) -> usize {
+        let index = self.0.pools.iter().position(|p| p.name == pool);
+        let index = index.or_else(|| (pool == OTHER_POOL).then_some(self.0.pools.len()));
+        index
+            .and_then(|index| self.read().counts.get(index).copied())
+            .unwrap_or_default()
+    }
+
+    /// The names of all pools.
+    pub fn pool_names(&self) -> impl Iterator<Item = &str> {
+        self.0
+            .pools
+            .iter()
+            .map(|pool| pool.name.as_str())
+            .chain([OTHER_POOL])
+    }
+
+    fn pool_index(&self, node: &NodeFacts) -> usize {
+        let has = |pool: &Pool| node.label(&pool.label) == Some(&pool.value);
+        self.0
+            .pools
+            .iter()
+            .position(has)
+            .unwrap_or(self.0.pools.len())
+    }
+
+    /// The node of this name, as last seen.
+    pub fn get(&self, name: &NodeName) -> Option<Arc<NodeFacts>> {
+        self.read().by_name.get(name).cloned()
+    }
+
+    /// The names of all nodes.
+    pub fn names(&self) -> Vec<NodeName> {
+        self.read().by_name.keys().cloned().collect()
+    }
+
+    /// All nodes, as last seen.
+    pub fn all(&self) -> Vec<Arc<NodeFacts>> {
+        self.read().by_name.values().cloned().collect()
+    }
+
+    /// Whether all nodes of the API server were seen once.
+    pub fn is_synced(&self) -> bool {
+        *self.0.synced.borrow()
+    }
+
+    /// Waits until all nodes of the API server were seen once.
+    pub async fn synced(&self) {
+        // The sender lives in self, so that waiting can't fail.
+        drop(self.0.synced.subscribe().wait_for(|synced| *synced).await);
+    }
+
+    /// Takes a node in; answers whether anything about it is new.
+    pub(super) fn put(&self, node: NodeFacts) -> bool {
+        let mut nodes = self.write();
+        let known = nodes.by_name.get(&node.name);
+        let is_new = known.is_none_or(|known| {
+            let mut same = node.clone();
+            same.resource_version = known.resource_version;
+            same != **known
+        });
+        let (before, after) = (known.map(|n| self.pool_index(n)), self.pool_index(&node));
+        if let Some(before) = before {
+            nodes.counts[before] -= 1;
+        }
+        nodes.counts[after] += 1;
+        nodes.by_name.insert(node.name.clone(), Arc::new(node));
+        is_new
+    }
+
+    pub(super) fn remove(&self, name: &NodeName) -> bool {
+        let mut nodes = self.write();
+        let Some(node) = nodes.by_name.remove(name) else {
+            return false;
+        };
+        nodes.counts[self.pool_index(&node)] -= 1;
+        true
+    }
+
+    /// After a complete list: what it did not name goes. Answers those names.
+    pub(super) fn complete(&self, seen: &BTreeSet<NodeName>) -> Vec<NodeName> {
+        let gone: Vec<NodeName> = self
+            .read()
+            .by_name
+            .keys()
+            .filter(|name| !seen.contains(*name))
+            .cloned()
+            .collect();
+        for name in &gone {
+            self.remove(name);
+        }
+        self.0.synced.send_replace(true);
+        gone
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Nodes> {
+        self.0.nodes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Nodes> {
+        self.0.nodes.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}

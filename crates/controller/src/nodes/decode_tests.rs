@@ -1,0 +1,176 @@
+use super::*;
+
+fn decoder() -> Decoder {
+    Decoder::new(Wanted::ours("p/"))
+}
+
+fn node(line: &str) -> NodeFacts {
+    match decoder().line(line.as_bytes()).unwrap() {
+        (Line::Node(node), _) => node,
+        other => panic!("{other:?}"),
+    }
+}
+
+const FULL: &str = r#"{"type":"MODIFIED","object":{"kind":"Node","apiVersion":"v1","metadata":{
+    "name":"gpu-1","uid":"u-1","resourceVersion":"42","creationTimestamp":"2026-01-02T03:04:05Z",
+    "labels":{"nvidia.com/gpu.present":"true","p/cordon-by":"x","other":"y"},
+    "annotations":{"warden.dev/conditions":"[\"Custom\"]","kubectl":"\"\\n\"","quarantineHealthEvent":"[]"},
+    "managedFields":[{"manager":"m","fieldsV1":{"f:metadata":{}}}]},
+    "spec":{"podCIDR":"10.0.0.0/24","providerID":"kwok://x","unschedulable":true,
+      "taints":[{"key":"a","effect":"NoSchedule","timeAdded":"2026-01-02T03:04:05Z"},
+                {"key":"b","value":"v","effect":"NoExecute"}]},
+    "status":{"capacity":{"cpu":"1"},"conditions":[
+      {"type":"Ready","status":"Unknown","reason":"r","message":"m"},
+      {"type":"Custom","status":"True","reason":"CustomIsNotHealthy","message":"line\n"},
+      {"type":"Foreign","status":"True"},
+      {"type":"SysLogsXIDError","status":"False"}],
+      "nodeInfo":{"bootID":"b-1","systemUUID":"s-1","machineID":"m-1"},
+      "images":[{"names":["a"],"sizeBytes":1}]}}}"#;
+
+#[test]
+fn a_node_keeps_what_is_wanted_and_skips_the_rest() {
+    let node = node(FULL);
+    assert_eq!(
+        (node.name.as_str(), &*node.uid, node.resource_version),
+        ("gpu-1", "u-1", 42)
+    );
+    assert_eq!(node.created_at.to_string(), "2026-01-02T03:04:05Z");
+    assert_eq!(node.label("nvidia.com/gpu.present"), Some("true"));
+    assert_eq!(node.label("p/cordon-by"), Some("x"));
+    assert_eq!(node.label("other"), None);
+    assert_eq!(node.annotation("quarantineHealthEvent"), Some("[]"));
+    assert_eq!(node.annotation("kubectl"), None);
+    assert_eq!((node.has_labels, node.has_annotations), (true, true));
+    assert_eq!(node.unschedulable, Some(true));
+    let taints = node.taints.as_deref().unwrap();
+    assert_eq!((&*taints[0].key, &*taints[0].value), ("a", ""));
+    assert_eq!(
+        taints[0].time_added.as_deref(),
+        Some("2026-01-02T03:04:05Z")
+    );
+    assert_eq!((&*taints[1].value, &*taints[1].effect), ("v", "NoExecute"));
+    assert_eq!(node.ready, Some(ConditionStatus::Unknown));
+    let conditions: Vec<&str> = node.conditions.iter().map(|c| &*c.kind).collect();
+    assert_eq!(conditions, ["Custom", "SysLogsXIDError"]);
+    assert_eq!(&*node.conditions[0].message, "line\n");
+    assert_eq!(
+        (&*node.boot_id, &*node.system_uuid, &*node.provider_id),
+        ("b-1", "s-1", "kwok://x")
+    );
+    assert_eq!(node.machine(), "s-1");
+}
+
+#[test]
+fn absent_is_not_empty() {
+    let node = node(
+        r#"{"type":"ADDED","object":{"metadata":{"name":"a","uid":"u","resourceVersion":"1"}}}"#,
+    );
+    assert_eq!((node.has_labels, node.has_annotations), (false, false));
+    assert_eq!(
+        (node.unschedulable, node.taints.is_some(), node.ready),
+        (None, false, None)
+    );
+    assert_eq!(node.machine(), "u");
+}
+
+#[test]
+fn the_other_lines_of_a_watch_are_told_apart() {
+    let line = |text: &str| decoder().line(text.as_bytes()).unwrap().0;
+    let bookmark = line(
+        r#"{"type":"BOOKMARK","object":{"kind":"Node","metadata":{"resourceVersion":"7",
+            "annotations":{"k8s.io/initial-events-end":"true"}},"spec":{},"status":{
+            "daemonEndpoints":{"kubeletEndpoint":{"Port":0}},"nodeInfo":{"bootID":""}}}}"#,
+    );
+    let Line::Bookmark {
+        resource_version,
+        initial_end,
+    } = bookmark
+    else {
+        panic!()
+    };
+    assert_eq!((resource_version.as_str(), initial_end), ("7", true));
+    let error = line(
+        r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},
+            "status":"Failure","message":"too old resource version","reason":"Expired","code":410}}"#,
+    );
+    assert!(matches!(error, Line::Error { code: 410, .. }));
+    let gone = line(r#"{"type":"DELETED","object":{"metadata":{"name":"a","uid":"u"}}}"#);
+    assert!(matches!(gone, Line::Gone(name) if name.as_str() == "a"));
+}
+
+#[test]
+fn what_is_no_node_is_an_error() {
+    for bad in [
+        "",
+        "{}",
+        "[]",
+        r#"{"type":"ADDED","object":{"metadata":{"name":"A b"}}}"#,
+    ] {
+        assert!(decoder().line(bad.as_bytes()).is_err(), "{bad}");
+    }
+}
+
+/// A node as a cloud shows it: 60 labels, 20 conditions, 50 images.
+fn synthetic(number: usize) -> String {
+    let labels: String = (0..60)
+        .map(|i| format!(r#""example.com/label-{i}":"value-{i}","#))
+        .collect();
+    let conditions: String = (0..20)
+        .map(|i| {
+            format!(
+                r#"{{"type":"Check{i}","status":"False","reason":"Check{i}IsHealthy","message":"No Health Failures","lastHeartbeatTime":"2026-01-02T03:04:05Z","lastTransitionTime":"2026-01-02T03:04:05Z"}},"#
+            )
+        })
+        .collect();
+    let images: String = (0..50)
+        .map(|i| {
+            format!(
+                r#"{{"names":["registry.example.com/image-{i}@sha256:{:064}"],"sizeBytes":{i}}},"#,
+                i
+            )
+        })
+        .collect();
+    format!(
+        r#"{{"type":"ADDED","object":{{"metadata":{{"name":"gpu-{number:05}","uid":"{number:08x}-aaaa-bbbb-cccc-dddddddddddd","resourceVersion":"{number}","creationTimestamp":"2026-01-02T03:04:05Z","labels":{{{labels}"nvidia.com/gpu.present":"true"}},"annotations":{{"node.alpha.kubernetes.io/ttl":"0"}}}},"spec":{{"providerID":"aws:///eu-west-1a/i-{number:017}"}},"status":{{"conditions":[{conditions}{{"type":"SysLogsXIDError","status":"False","reason":"SysLogsXIDErrorIsHealthy","message":"No Health Failures"}},{{"type":"Ready","status":"True"}}],"nodeInfo":{{"bootID":"{number:08x}-1111-2222-3333-444444444444","systemUUID":"{number:08x}-5555-6666-7777-888888888888"}},"images":[{images}{{"names":[],"sizeBytes":0}}]}}}}}}"#
+    )
+}
+
+#[test]
+fn ten_thousand_nodes_take_at_most_a_kilobyte_each() {
+    const NODES: usize = 10_000;
+    let lines: Vec<String> = (0..NODES).step_by(100).map(synthetic).collect();
+    assert!(lines[0].len() > 10_000, "the synthetic node is a large one");
+    let mut decoder = decoder();
+    let cache = super::super::NodeCache::new(vec![super::super::Pool {
+        name: "gpu".into(),
+        label: "nvidia.com/gpu.present".into(),
+        value: "true".into(),
+    }]);
+    let before = anonymous_bytes();
+    for number in 0..NODES {
+        // A hundred texts with other names: making ten thousand would be what is measured.
+        let line = lines[number / 100].replace(
+            &format!("gpu-{:05}", number / 100 * 100),
+            &format!("gpu-{number:05}"),
+        );
+        let (Line::Node(node), _) = decoder.line(line.as_bytes()).unwrap() else {
+            panic!()
+        };
+        cache.put(node);
+    }
+    let used = anonymous_bytes().saturating_sub(before) / NODES;
+    assert_eq!(cache.pool_size("gpu"), NODES);
+    assert!(used <= 1_024, "{used} bytes a node");
+    println!("{used} bytes a node");
+}
+
+fn anonymous_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<usize>()
+        .unwrap()
+        * 1024
+}

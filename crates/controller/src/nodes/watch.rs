@@ -1,0 +1,297 @@
+//! The watch that feeds the cache.
+//!
+//! The first list streams (`sendInitialEvents`), so that no body with all nodes is ever in memory;
+//! where the server can't, pages of 100 are read. A watch that ends, which the server does often
+//! and to slow readers of a burst, is resumed at the last version at once, without a list: only
+//! when that fails too is there a pause. The loop only decodes and hands over.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use health_event::NodeName;
+use http::header::{ACCEPT, ACCEPT_ENCODING};
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::decode::{Decoder, Line, Wanted};
+use super::{NodeCache, NodeFacts};
+use crate::kubernetes::{Call, CallError, Kube, chain, jittered};
+
+/// Longest line: an object's limit in etcd is 1.5 MiB, managed fields and escapes included.
+pub const MAX_LINE_BYTES: usize = 8 * 1024 * 1024;
+/// Nodes of a page where the list can't stream: 100 × 55 KB is 5 MB in memory.
+const PAGE: usize = 100;
+/// Longest time for one page.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The server ends the watch after this; bookmarks keep the version fresh before.
+const WATCH_SECONDS: u32 = 600;
+/// With no line for this long (the server sends a bookmark each minute) the connection is dead.
+const SILENCE: Duration = Duration::from_secs(180);
+/// First pause after a failure that brought nothing; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Why a watch ended.
+#[derive(Debug)]
+enum End {
+    /// The server ended it as it always does, or the connection was lost.
+    Closed(String),
+    /// The version is too old, or there is none: list again.
+    Expired(String),
+    /// The server knows no streaming list.
+    NoStreaming,
+}
+
+/// Where the watch stands.
+#[derive(Debug, Default)]
+struct Position {
+    /// Last version seen; empty before the first list is complete.
+    version: String,
+    /// Nodes seen by the list that runs.
+    seen: BTreeSet<NodeName>,
+    /// Whether anything came since the last start.
+    progress: bool,
+    /// Whether pages are read because the list can't stream.
+    pages: bool,
+}
+
+/// Feeds the cache until the future is dropped. `changed` is called after each change with the
+/// node's name.
+pub async fn run(kube: &Kube, cache: &NodeCache, wanted: Wanted, changed: impl Fn(&NodeName)) {
+    let mut decoder = Decoder::new(wanted);
+    let mut position = Position::default();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        position.progress = false;
+        let end = follow(kube, cache, &mut decoder, &mut position, &changed).await;
+        match end {
+            End::NoStreaming => {
+                info!(
+                    code = "node_list_pages",
+                    "the API server can't stream lists: reading pages"
+                );
+                position.pages = true;
+                continue;
+            }
+            End::Expired(why) => {
+                debug!(
+                    code = "node_watch_expired",
+                    why, "the node watch lists again"
+                );
+                position.version.clear();
+            }
+            End::Closed(why) => {
+                debug!(code = "node_watch_ended", why, "the node watch is resumed");
+            }
+        }
+        if position.progress {
+            pause = FIRST_PAUSE;
+            continue;
+        }
+        warn!(
+            code = "node_watch_failed",
+            version = position.version,
+            "the node watch brings nothing and is tried again; is the API server reachable?"
+        );
+        tokio::time::sleep(jittered(pause)).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn follow(
+    kube: &Kube,
+    cache: &NodeCache,
+    decoder: &mut Decoder,
+    position: &mut Position,
+    changed: &impl Fn(&NodeName),
+) -> End {
+    if position.version.is_empty() && position.pages {
+        match list(kube, cache, decoder, changed).await {
+            Ok(version) => position.version = version,
+            Err(error) => return End::Expired(error.to_string()),
+        }
+    }
+    if position.version.is_empty() {
+        position.seen.clear();
+    }
+    let response = match kube.client().send(request(position)).await {
+        Ok(response) => response,
+        Err(error) => return End::Closed(chain(&error)),
+    };
+    match response.status() {
+        StatusCode::OK => {}
+        StatusCode::GONE => return End::Expired("410".to_owned()),
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
+            if position.version.is_empty() =>
+        {
+            return End::NoStreaming;
+        }
+        status => return End::Closed(status.to_string()),
+    }
+    let mut body = response.into_body();
+    let mut buffer = Vec::new();
+    loop {
+        let frame = match tokio::time::timeout(SILENCE, body.frame()).await {
+            Err(_) => return End::Closed("nothing came for three minutes".to_owned()),
+            Ok(None) => return End::Closed("the server ended it".to_owned()),
+            Ok(Some(Err(error))) => return End::Closed(chain(&error)),
+            Ok(Some(Ok(frame))) => frame,
+        };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        for part in data.split_inclusive(|byte| *byte == b'\n') {
+            buffer.extend_from_slice(part);
+            if buffer.len() > MAX_LINE_BYTES {
+                return End::Closed("a line is longer than any object can be".to_owned());
+            }
+            if buffer.last() == Some(&b'\n') {
+                if let Some(end) = take(&buffer, cache, decoder, position, changed) {
+                    return end;
+                }
+                buffer.clear();
+            }
+        }
+    }
+}
+
+fn request(position: &Position) -> Request<Body> {
+    let list = if position.version.is_empty() {
+        "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned()
+    } else {
+        format!("&resourceVersion={}", position.version)
+    };
+    let path = format!(
+        "/api/v1/nodes?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}{list}"
+    );
+    Request::get(path)
+        .header(ACCEPT, "application/json")
+        // A newer server compresses each line for itself, which no decoder reads.
+        .header(ACCEPT_ENCODING, "identity")
+        .body(Body::empty())
+        .expect("a version is digits, so the path is one")
+}
+
+/// Takes one line in. Answers if the watch is over.
+fn take(
+    line: &[u8],
+    cache: &NodeCache,
+    decoder: &mut Decoder,
+    position: &mut Position,
+    changed: &impl Fn(&NodeName),
+) -> Option<End> {
+    let (line, version) = match decoder.line(line) {
+        Ok(decoded) => decoded,
+        Err(error) => {
+            // An object that we can't read must not stop all others; the next version of it may do.
+            warn!(code = "node_undecodable", %error, "a line of the node watch is passed over");
+            return None;
+        }
+    };
+    let listing = position.version.is_empty();
+    match line {
+        Line::Error { code: 410, message } => return Some(End::Expired(message)),
+        Line::Error { code, message } => return Some(End::Closed(format!("{code} {message}"))),
+        Line::Bookmark {
+            resource_version,
+            initial_end,
+        } => {
+            if listing && !initial_end {
+                return None;
+            }
+            if listing {
+                finish_list(cache, &position.seen, changed);
+                position.seen.clear();
+            }
+            position.version = resource_version;
+        }
+        Line::Gone(name) => {
+            if cache.remove(&name) {
+                changed(&name);
+            }
+            position.seen.remove(&name);
+        }
+        Line::Node(node) => {
+            if listing {
+                position.seen.insert(node.name.clone());
+            }
+            put(cache, node, changed);
+        }
+    }
+    position.progress = true;
+    if !listing && is_version(&version) {
+        position.version = version;
+    }
+    None
+}
+
+fn is_version(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn put(cache: &NodeCache, node: NodeFacts, changed: &impl Fn(&NodeName)) {
+    let name = node.name.clone();
+    if cache.put(node) {
+        changed(&name);
+    }
+}
+
+fn finish_list(cache: &NodeCache, seen: &BTreeSet<NodeName>, changed: &impl Fn(&NodeName)) {
+    for name in cache.complete(seen) {
+        changed(&name);
+    }
+}
+
+/// Reads all nodes in pages; answers the version from which to watch.
+async fn list(
+    kube: &Kube,
+    cache: &NodeCache,
+    decoder: &mut Decoder,
+    changed: &impl Fn(&NodeName),
+) -> Result<String, CallError> {
+    let mut seen = BTreeSet::new();
+    let mut next = String::new();
+    loop {
+        let call = Call {
+            act: "listing of nodes".to_owned(),
+            method: Method::GET,
+            path: format!("/api/v1/nodes?limit={PAGE}{next}"),
+            content_type: "",
+            body: None,
+            accept: "application/json",
+        };
+        let body = kube.call(&call, Instant::now() + PAGE_TIMEOUT).await?;
+        let page = decoder
+            .page(&body)
+            .map_err(|error| CallError::Unavailable {
+                act: call.act,
+                message: format!("the answer is no list of nodes: {error}"),
+            })?;
+        for node in page.nodes {
+            seen.insert(node.name.clone());
+            put(cache, node, changed);
+        }
+        match page.next {
+            Some(token) => next = format!("&continue={}", percent_encoded(&token)),
+            None => {
+                finish_list(cache, &seen, changed);
+                return Ok(page.resource_version);
+            }
+        }
+    }
+}
+
+fn percent_encoded(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+        out
+    })
+}

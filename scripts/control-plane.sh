@@ -5,7 +5,7 @@
 #
 # The folder is $XDG_CACHE_HOME/warden/control-plane/<key> (~/.cache without that variable); the key
 # comes from the versions in testbed/, so an update is built beside the old one. A build takes about
-# 10 minutes on 2 cores and 4 GB of disk while it runs; the folder itself holds 220 MB. Modules come
+# 10 minutes on 2 cores and 4 GB of disk while it runs; the folder itself holds 190 MB. Modules come
 # from the Go module proxy and stay in Go's module cache (go clean -modcache removes them); Go's
 # build cache goes to a temporary folder, unless GOCACHE names one.
 #

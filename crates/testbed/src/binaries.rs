@@ -63,17 +63,20 @@ fn cache_folder() -> anyhow::Result<PathBuf> {
     Ok(cache.join("warden/control-plane").join(key(&SOURCES)))
 }
 
+/// Two digits for each byte.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
 /// The first 16 hexadecimal digits of the SHA-256 of the sources, one after the other.
 fn key(sources: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
     for source in sources {
         hash.update(source);
     }
-    hash.finalize()
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hexadecimal(&hash.finalize()[..8])
 }
 
 #[cfg(test)]

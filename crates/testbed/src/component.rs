@@ -175,6 +175,8 @@ impl Settings<'_> {
             "--max-requests-inflight=1600".to_owned(),
             "--max-mutating-requests-inflight=800".to_owned(),
             "--event-ttl=1h".to_owned(),
+            // Without it a stopping server waits 60 s for its watchers to leave.
+            "--shutdown-watch-termination-grace-period=1s".to_owned(),
             "--v=1".to_owned(),
         ];
         if self.audit_log {
@@ -242,7 +244,9 @@ impl Settings<'_> {
         vec![
             format!("--kubeconfig={}", self.kubeconfig(Component::Kwok)),
             format!("--config={}", self.path(STAGES)),
-            "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake".to_owned(),
+            // Of labels, not annotations: then a node that loses its label leaves kwok's watch, and
+            // its lease is renewed no more.
+            format!("--manage-nodes-with-label-selector={PLAYED_BY}=kwok"),
             "--cidr=10.128.0.0/9".to_owned(),
             "--node-ip=127.0.0.1".to_owned(),
             format!("--server-address=127.0.0.1:{}", self.ports.kwok()),
@@ -254,6 +258,9 @@ impl Settings<'_> {
 
 /// Issuer of the API server's service-account tokens and their audience when none is asked for.
 pub const AUDIENCE: &str = "https://kubernetes.default.svc";
+
+/// The label of the nodes that kwok plays.
+pub(crate) const PLAYED_BY: &str = "testbed.warden.dev/played-by";
 
 /// File of the kwok stages in the testbed's folder.
 pub(crate) const STAGES: &str = "stages.yaml";

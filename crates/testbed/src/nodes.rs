@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -19,11 +18,12 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::binaries::hexadecimal;
+use crate::component::PLAYED_BY;
 use crate::{PARALLEL_WRITES, Testbed};
 
 const NOT_READY: &str = "testbed.warden.dev/not-ready";
 const BOOT_ID: &str = "testbed.warden.dev/boot-id";
-const PLAYED_BY_KWOK: &str = "kwok.x-k8s.io/node";
 
 /// How long kwok may take to show a pulled lever on the node.
 const LEVER_DEADLINE: Duration = Duration::from_secs(30);
@@ -74,7 +74,7 @@ impl NodeSpec {
             json!({ "cpu": "64", "memory": "512Gi", "pods": "250", "nvidia.com/gpu": gpus });
         let mut labels = BTreeMap::from(
             [
-                ("type", "kwok"),
+                (PLAYED_BY, "kwok"),
                 ("kubernetes.io/hostname", name),
                 ("kubernetes.io/os", "linux"),
                 ("kubernetes.io/arch", "amd64"),
@@ -90,7 +90,7 @@ impl NodeSpec {
             "metadata": {
                 "name": name,
                 "labels": labels,
-                "annotations": { PLAYED_BY_KWOK: "fake", "node.alpha.kubernetes.io/ttl": "0" },
+                "annotations": { "node.alpha.kubernetes.io/ttl": "0" },
             },
             "spec": { "providerID": format!("kwok://{name}") },
             "status": {
@@ -129,10 +129,7 @@ impl NodeSpec {
 
 /// The same name has the same UUID on every run; its form is that of a random one.
 fn uuid_of(name: &str) -> String {
-    let hash: String = Sha256::digest(name)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let hash = hexadecimal(&Sha256::digest(name));
     format!(
         "{}-{}-4{}-8{}-{}",
         &hash[..8],
@@ -222,7 +219,7 @@ impl Testbed {
             }
             _ => watcher::Config::default(),
         };
-        let mut nodes = pin!(watcher(Api::<Node>::all(self.admin()), config));
+        let mut nodes = watcher(Api::<Node>::all(self.admin()), config).boxed();
         let mut last_error = None;
         while let Some(&first) = missing.first() {
             let Ok(event) = timeout_at(end, nodes.next()).await else {
@@ -267,7 +264,8 @@ impl Testbed {
     /// # Errors
     /// There is no such node, or kwok did not play along in 30 s.
     pub async fn set_not_ready(&self, node: &str, reason: &str) -> anyhow::Result<()> {
-        self.annotate_node(node, NOT_READY, json!(reason)).await?;
+        self.mark_node(node, "annotations", NOT_READY, json!(reason))
+            .await?;
         self.wait_nodes(&[node], "report NotReady", LEVER_DEADLINE, |node| {
             ready_condition(node) == Some(("False", reason))
         })
@@ -279,7 +277,8 @@ impl Testbed {
     /// # Errors
     /// There is no such node, or kwok did not play along in 30 s.
     pub async fn set_ready(&self, node: &str) -> anyhow::Result<()> {
-        self.annotate_node(node, NOT_READY, Value::Null).await?;
+        self.mark_node(node, "annotations", NOT_READY, Value::Null)
+            .await?;
         self.wait_nodes_ready(&[node], LEVER_DEADLINE).await
     }
 
@@ -288,7 +287,7 @@ impl Testbed {
     /// # Errors
     /// There is no such node, or kwok did not play along in 30 s.
     pub async fn reboot(&self, node: &str, new_boot_id: &str) -> anyhow::Result<()> {
-        self.annotate_node(node, BOOT_ID, json!(new_boot_id))
+        self.mark_node(node, "annotations", BOOT_ID, json!(new_boot_id))
             .await?;
         self.wait_nodes(&[node], "report the new boot id", LEVER_DEADLINE, |node| {
             boot_id(node) == Some(new_boot_id)
@@ -302,7 +301,7 @@ impl Testbed {
     /// # Errors
     /// There is no such node.
     pub async fn stop_heartbeats(&self, node: &str) -> anyhow::Result<()> {
-        self.annotate_node(node, PLAYED_BY_KWOK, Value::Null).await
+        self.mark_node(node, "labels", PLAYED_BY, Value::Null).await
     }
 
     /// Takes [`Testbed::stop_heartbeats`] back.
@@ -310,16 +309,22 @@ impl Testbed {
     /// # Errors
     /// There is no such node.
     pub async fn resume_heartbeats(&self, node: &str) -> anyhow::Result<()> {
-        self.annotate_node(node, PLAYED_BY_KWOK, json!("fake"))
+        self.mark_node(node, "labels", PLAYED_BY, json!("kwok"))
             .await
     }
 
-    async fn annotate_node(&self, node: &str, key: &str, value: Value) -> anyhow::Result<()> {
-        let patch = json!({ "metadata": { "annotations": { key: value } } });
+    async fn mark_node(
+        &self,
+        node: &str,
+        field: &str,
+        key: &str,
+        value: Value,
+    ) -> anyhow::Result<()> {
+        let patch = json!({ "metadata": { field: { key: value } } });
         Api::<Node>::all(self.admin())
             .patch_metadata(node, &PatchParams::default(), &Patch::Merge(patch))
             .await
-            .with_context(|| format!("annotating the node {node} with {key}"))?;
+            .with_context(|| format!("setting {key} among the {field} of the node {node}"))?;
         Ok(())
     }
 }

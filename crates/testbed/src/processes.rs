@@ -77,7 +77,10 @@ impl Processes {
         match outcome {
             Ok(outcome) => outcome,
             Err(error) => Err(match self.lock().get(&component) {
-                Some(process) => error.context(process.log_tail()),
+                Some(process) => error.context(format!(
+                    "{component} runs but is not healthy; {}",
+                    process.log_tail()
+                )),
                 None => error,
             }),
         }
@@ -133,5 +136,40 @@ impl Drop for Processes {
         for process in self.lock().values_mut() {
             process.kill();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Starts a shell in the place of etcd and waits until it is healthy, which it never is.
+    async fn start_error(script: &str) -> anyhow::Error {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("log")).unwrap();
+        let processes = Processes::default();
+        let flags = ["-c".to_owned(), script.to_owned()];
+        processes
+            .start(Component::Etcd, Path::new("/bin/sh"), &flags, folder.path())
+            .unwrap();
+        processes
+            .wait_healthy(Component::Etcd, || async { anyhow::bail!("not yet") })
+            .await
+            .unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn program_that_ends_at_the_start_is_an_error_with_its_last_words() {
+        let error = start_error("echo no disk >&2").await;
+        assert!(!error.is::<PortTaken>());
+        let text = error.to_string();
+        assert!(text.starts_with("etcd ended"), "{text}");
+        assert!(text.ends_with("no disk"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn program_that_found_its_port_taken_says_so_in_a_way_that_a_retry_sees() {
+        let error = start_error("echo bind: address already in use >&2").await;
+        assert!(error.is::<PortTaken>(), "{error:#}");
     }
 }

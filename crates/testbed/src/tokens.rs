@@ -21,7 +21,7 @@ use crate::{Testbed, wait_for};
 /// How long a new role binding or token may take to count.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Of a node-bound token; the API server issues none for less than 10 minutes.
-const NODE_TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
+const NODE_TOKEN_LIFETIME: Duration = Duration::from_hours(1);
 /// The key of `status.user.extra` of a TokenReview under which a node-bound token names its node.
 pub const NODE_NAME_EXTRA: &str = "authentication.kubernetes.io/node-name";
 

@@ -15,7 +15,7 @@ use crate::{PARALLEL_WRITES, Testbed, wait_for};
 /// How long a namespace may take to get its default service account.
 const NAMESPACE_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a pod bound to a node may take to run, however many there are.
-const POD_DEADLINE: Duration = Duration::from_secs(60);
+const POD_DEADLINE: Duration = Duration::from_mins(1);
 
 /// Nothing is pulled: kwok only says that containers run.
 const IMAGE: &str = "pause";
@@ -75,7 +75,7 @@ impl Testbed {
         node: &str,
     ) -> anyhow::Result<Pod> {
         let pods: Api<Pod> = Api::namespaced(self.admin(), namespace);
-        let pod = pod(json!({ "name": name }), service_account, node)?;
+        let pod = pod(&json!({ "name": name }), service_account, node)?;
         pods.create(&PostParams::default(), &pod)
             .await
             .with_context(|| format!("creating the pod {namespace}/{name} on {node}"))?;
@@ -100,7 +100,7 @@ impl Testbed {
     ) -> anyhow::Result<Vec<String>> {
         self.ensure_namespace(namespace).await?;
         let pods: Api<Pod> = Api::namespaced(self.admin(), namespace);
-        let template = pod(json!({ "generateName": "load-" }), "default", node)?;
+        let template = pod(&json!({ "generateName": "load-" }), "default", node)?;
         let names: Vec<String> = futures::stream::iter(0..count)
             .map(|_| async {
                 let created = pods.create(&PostParams::default(), &template).await?;
@@ -184,13 +184,12 @@ impl Testbed {
     }
 }
 
-fn pod(metadata: serde_json::Value, account: &str, node: &str) -> anyhow::Result<Pod> {
+fn pod(metadata: &serde_json::Value, account: &str, node: &str) -> anyhow::Result<Pod> {
     let pod = json!({
         "metadata": metadata,
         "spec": {
             "serviceAccountName": account,
             "nodeName": node,
-            "terminationGracePeriodSeconds": 0,
             "containers": [{ "name": "main", "image": IMAGE }],
         },
     });

@@ -1,0 +1,225 @@
+//! What all subcommands share about their output: format, colours, tables, exit codes, and text of
+//! others made harmless.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+
+/// For people: standard output without colours when it is no terminal or `NO_COLOR` is set.
+pub type Stdout = AutoStream<io::StdoutLock<'static>>;
+
+/// Flags of every subcommand.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Options {
+    /// How to print: a table for people, or JSON, one object a line.
+    #[arg(long, value_enum, default_value_t = Format::Text, global = true)]
+    pub format: Format,
+    /// When to use colours; `auto` means on a terminal, unless NO_COLOR is set.
+    #[arg(long, value_enum, default_value_t = Color::Auto, global = true)]
+    pub color: Color,
+}
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// When to use colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless `NO_COLOR` is set.
+    Auto,
+    /// Also into a pipe.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+impl Options {
+    /// Standard output as these options want it.
+    pub fn stdout(self) -> Stdout {
+        let stdout = io::stdout().lock();
+        match self.color {
+            Color::Auto => AutoStream::auto(stdout),
+            Color::Always => AutoStream::new(stdout, ColorChoice::Always),
+            Color::Never => AutoStream::new(stdout, ColorChoice::Never),
+        }
+    }
+}
+
+/// How the program ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Exit {
+    /// Done, nothing wrong.
+    Clean = 0,
+    /// Done; faults were found, or the object asked for is unhealthy.
+    Unhealthy = 1,
+    /// Usage or input/output error; what was printed may be incomplete.
+    Error = 2,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Prints an error and what caused it, on one line.
+pub fn report_error(error: &(dyn std::error::Error + 'static)) {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    notice("error", RED, &text);
+}
+
+/// Prints something that a person should know beside the output.
+pub fn report_warning(text: &str) {
+    notice("warning", YELLOW, text);
+}
+
+fn notice(word: &str, style: Style, text: &str) {
+    let mut stderr = AutoStream::auto(io::stderr().lock());
+    // Nobody is left to tell if standard error is gone.
+    let _ = writeln!(stderr, "{style}{word}{style:#}: {}", harmless(text));
+}
+
+/// For what is broken.
+pub const RED: Style = AnsiColor::Red.on_default().bold();
+/// For what is odd.
+pub const YELLOW: Style = AnsiColor::Yellow.on_default();
+/// For what is well.
+pub const GREEN: Style = AnsiColor::Green.on_default();
+/// For headings and names.
+pub const BOLD: Style = Style::new().bold();
+/// For what is beside the point.
+pub const DIM: Style = Style::new().dimmed();
+/// For everything else.
+pub const PLAIN: Style = Style::new();
+
+/// Text of a log or an object without what would steer a terminal: control characters (also those
+/// from 128 to 159) and the marks that change the direction of writing.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    if text.chars().any(steers) {
+        Cow::Owned(text.chars().filter(|c| !steers(*c)).collect())
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// One cell: its text and how it looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cell {
+    text: String,
+    style: Style,
+}
+
+impl Cell {
+    /// A cell; the text is made harmless.
+    pub fn new(text: impl AsRef<str>, style: Style) -> Self {
+        let text = harmless(text.as_ref()).into_owned();
+        Self { text, style }
+    }
+}
+
+/// A table in the way of kubectl: upper-case headings, columns as wide as their widest cell, two
+/// blanks between them. A row may have a note below it.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    headings: Vec<&'static str>,
+    rows: Vec<(Vec<Cell>, String)>,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(headings: &[&'static str]) -> Self {
+        Self {
+            headings: headings.to_vec(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row, with a note that is printed below it unless it is empty.
+    pub fn row(&mut self, cells: Vec<Cell>, note: &str) {
+        self.rows.push((cells, harmless(note).into_owned()));
+    }
+
+    /// Prints it.
+    ///
+    /// # Errors
+    /// If `out` can't be written.
+    pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|(cells, _)| cells.get(column));
+            let widest = cells.map(|cell| cell.text.chars().count()).max();
+            widest.unwrap_or(0).max(self.headings[column].len())
+        };
+        let widths: Vec<usize> = (0..self.headings.len()).map(width).collect();
+        let headings: Vec<Cell> = self.headings.iter().map(|h| Cell::new(h, DIM)).collect();
+        print_row(out, &headings, &widths)?;
+        for (cells, note) in &self.rows {
+            print_row(out, cells, &widths)?;
+            if !note.is_empty() {
+                writeln!(out, "  {DIM}{note}{DIM:#}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn print_row(out: &mut impl Write, cells: &[Cell], widths: &[usize]) -> io::Result<()> {
+    for (index, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let style = cell.style;
+        write!(out, "{style}{}{style:#}", cell.text)?;
+        if index + 1 < cells.len() {
+            let gap = width - cell.text.chars().count() + 2;
+            write!(out, "{:gap$}", "")?;
+        }
+    }
+    writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_taken_out() {
+        let table = [
+            ("plain — ü", "plain — ü"),
+            ("a\u{1b}[2Jb\r\nc\u{7}\u{9b}31m\u{7f}", "a[2Jbc31m"),
+            ("\u{202e}evil\u{2066}", "evil"),
+        ];
+        for (text, want) in table {
+            assert_eq!(harmless(text), want);
+        }
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(&["A", "LONGER"]);
+        table.row(
+            vec![Cell::new("ünicode\u{1b}", RED), Cell::new("x", PLAIN)],
+            "a note",
+        );
+        table.row(vec![Cell::new("y", PLAIN), Cell::new("z", PLAIN)], "");
+        let mut out = anstream::StripStream::new(Vec::new());
+        table.print(&mut out).unwrap();
+        let text = String::from_utf8(out.into_inner()).unwrap();
+        assert_eq!(text, "A        LONGER\nünicode  x\n  a note\ny        z\n");
+    }
+}

@@ -1,0 +1,150 @@
+//! `warden scan`: decodes kernel logs anywhere, without a cluster.
+//!
+//! # Invariants
+//! - Memory does not grow with the input: lines are read one at a time and cut at
+//!   [`source::MAX_LINE`]; at most [`group::MAX_GROUPS`] faults of a file are told apart.
+//! - Nothing of a log reaches the terminal without its control characters taken out.
+//!
+//! A file does not tell who wrote a line, so every line is believed.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use detect::{Finding, KernelLog, KernelLogConfig, Record};
+
+use crate::output::{self, Exit, Format, Options};
+
+mod group;
+mod report;
+mod source;
+
+use group::Groups;
+use source::{Source, SourceError};
+
+/// What to read and how to print it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Kernel logs, in any of the usual forms (dmesg, journalctl, syslog); `-` is standard input.
+    #[arg(value_name = "FILE", required_unless_present = "dmesg")]
+    files: Vec<PathBuf>,
+    /// Read this machine's kernel log.
+    #[arg(long, conflicts_with = "files")]
+    dmesg: bool,
+    /// With JSON: one object a fault, with count, first and last line, instead of one a line.
+    #[arg(long)]
+    group: bool,
+}
+
+/// Why a scan failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ScanError {
+    /// Standard output.
+    #[error("can't write the result to standard output")]
+    Output(#[from] io::Error),
+}
+
+impl ScanError {
+    /// Stable name.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Output(_) => "output_unwritable",
+        }
+    }
+}
+
+/// Reads every source and prints what it states. A source that can't be read is reported and the
+/// others are still read; the answer is then [`Exit::Error`].
+///
+/// # Errors
+/// If standard output can't be written, other than by a reader that went away (`| head`).
+pub fn run(args: &Args, options: &Options) -> Result<Exit, ScanError> {
+    let sources = if args.dmesg {
+        vec![Source::Kmsg]
+    } else {
+        args.files.iter().map(|file| Source::file(file)).collect()
+    };
+    let mut out = options.stdout();
+    let mut exit = Exit::Clean;
+    for source in &sources {
+        let name = (sources.len() > 1).then(|| source.to_string());
+        let mut scan = Scan {
+            log: KernelLog::new(KernelLogConfig {
+                accept_user_records: true,
+            }),
+            groups: Groups::default(),
+            each: options.format == Format::Json && !args.group,
+            file: name.as_deref(),
+            out: &mut out,
+            findings: Vec::new(),
+            lines: 0,
+            exit: Exit::Clean,
+        };
+        let read = source.read(&mut |line, record| scan.line(line, record));
+        let (groups, lines, found) = (scan.groups, scan.lines, scan.exit);
+        exit = exit.max(found);
+        match read {
+            Ok(()) => {}
+            Err(SourceError::Output(error)) => return gone_or(error, exit),
+            Err(error) => {
+                output::report_error(&error);
+                exit = Exit::Error;
+            }
+        }
+        let printed = match options.format {
+            Format::Json if args.group => report::groups(&mut out, &groups, name.as_deref()),
+            Format::Json => Ok(()),
+            Format::Text => report::table(&mut out, &groups, &source.to_string(), lines),
+        };
+        if let Err(error) = printed.and_then(|()| out.flush()) {
+            return gone_or(error, exit);
+        }
+        if groups.left_out() > 0 {
+            output::report_warning(&format!(
+                "{source}: more than {} different faults; {} further lines are not grouped",
+                group::MAX_GROUPS,
+                groups.left_out()
+            ));
+        }
+    }
+    Ok(exit)
+}
+
+/// A reader that went away has seen what it wanted.
+fn gone_or(error: io::Error, exit: Exit) -> Result<Exit, ScanError> {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        Ok(exit)
+    } else {
+        Err(error.into())
+    }
+}
+
+/// One source under way.
+struct Scan<'a, W> {
+    log: KernelLog,
+    groups: Groups,
+    /// Print each line's finding as JSON.
+    each: bool,
+    /// Named in the output if there are several.
+    file: Option<&'a str>,
+    out: &'a mut W,
+    findings: Vec<Finding>,
+    lines: u64,
+    exit: Exit,
+}
+
+impl<W: Write> Scan<'_, W> {
+    fn line(&mut self, line: &[u8], record: &Record<'_>) -> io::Result<()> {
+        self.lines += 1;
+        self.log.observe(record, &mut self.findings);
+        for finding in self.findings.drain(..) {
+            if !finding.event.is_healthy {
+                self.exit = Exit::Unhealthy;
+            }
+            let repeat_of = self.groups.add(&finding, self.lines, line);
+            if self.each {
+                report::finding(self.out, &finding, self.lines, repeat_of, self.file)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -41,7 +41,10 @@ pub enum Tone {
 impl Default for View {
     fn default() -> Self {
         let plain = std::env::var_os("NO_COLOR").is_some();
-        Self { terminal: std::io::stdout().is_terminal() && !plain, started: Instant::now() }
+        Self {
+            terminal: std::io::stdout().is_terminal() && !plain,
+            started: Instant::now(),
+        }
     }
 }
 
@@ -59,7 +62,11 @@ impl View {
     /// Something that happened, with its time since the moment that counts.
     pub fn happened(&self, tone: Tone, after: Duration, text: &str) {
         let time = format!("{:>9.1} ms", after.as_secs_f64() * 1e3);
-        self.line(&format!("  {}  {}", self.paint(Tone::Strong, &time), self.paint(tone, text)));
+        self.line(&format!(
+            "  {}  {}",
+            self.paint(Tone::Strong, &time),
+            self.paint(tone, text)
+        ));
     }
 
     /// Begins a step; it is printed when it is done.
@@ -67,21 +74,35 @@ impl View {
         let spinner = self.terminal.then(|| {
             let style = ProgressStyle::with_template("  {spinner:.cyan} {msg} {elapsed:.dim}")
                 .unwrap_or_else(|_| ProgressStyle::default_spinner());
-            let spinner = ProgressBar::new_spinner().with_style(style).with_message(what.to_owned());
+            let spinner = ProgressBar::new_spinner()
+                .with_style(style)
+                .with_message(what.to_owned());
             spinner.enable_steady_tick(SPIN);
             spinner
         });
-        Step { view: self, what: what.to_owned(), started: Instant::now(), spinner }
+        Step {
+            view: self,
+            what: what.to_owned(),
+            started: Instant::now(),
+            spinner,
+        }
     }
 
     /// A table of names and values; the first column is padded.
     pub fn table(&self, head: [&str; 3], rows: &[[String; 3]]) {
         let width = |column: usize| {
-            rows.iter().map(|r| r[column].chars().count()).chain([head[column].len()]).max().unwrap_or(0)
+            rows.iter()
+                .map(|r| r[column].chars().count())
+                .chain([head[column].len()])
+                .max()
+                .unwrap_or(0)
         };
         let (first, second) = (width(0), width(1));
         let line = |cells: [&str; 3]| {
-            format!("  {:<first$}  {:>second$}  {}", cells[0], cells[1], cells[2])
+            format!(
+                "  {:<first$}  {:>second$}  {}",
+                cells[0], cells[1], cells[2]
+            )
         };
         self.line(&self.paint(Tone::Strong, &line(head)));
         for [a, b, c] in rows {
@@ -121,9 +142,16 @@ impl Step<'_> {
             spinner.finish_and_clear();
         }
         let mark = self.view.paint(Tone::Good, "✓");
-        let time = self.view.paint(Tone::Quiet, &format!("{:.1} s", took.as_secs_f64()));
-        let outcome = if outcome.is_empty() { String::new() } else { format!(": {outcome}") };
-        self.view.line(&format!("  {mark} {}{outcome} {time}", self.what));
+        let time = self
+            .view
+            .paint(Tone::Quiet, &format!("{:.1} s", took.as_secs_f64()));
+        let outcome = if outcome.is_empty() {
+            String::new()
+        } else {
+            format!(": {outcome}")
+        };
+        self.view
+            .line(&format!("  {mark} {}{outcome} {time}", self.what));
         took
     }
 }

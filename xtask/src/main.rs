@@ -23,7 +23,10 @@ enum Command {
     Rows,
 }
 
-#[expect(clippy::print_stdout, reason = "this program reports on standard output")]
+#[expect(
+    clippy::print_stdout,
+    reason = "this program reports on standard output"
+)]
 fn main() -> anyhow::Result<()> {
     let root = root()?;
     match Arguments::parse().command {
@@ -45,7 +48,9 @@ fn main() -> anyhow::Result<()> {
 
 /// The repository's root, from wherever cargo runs us.
 fn root() -> anyhow::Result<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("xtask has no parent")?;
     Ok(root.to_owned())
 }
 

@@ -5,8 +5,10 @@ use std::path::Path;
 use anyhow::Context;
 
 /// Files that may spell the domain out.
-const DECLARING: [&str; 2] =
-    ["crates/k8s-api/src/names.rs", "crates/health-event/src/keys.rs"];
+const DECLARING: [&str; 2] = [
+    "crates/k8s-api/src/names.rs",
+    "crates/health-event/src/keys.rs",
+];
 
 /// Lines of product code that spell a name of ours out instead of using its constant. Tests may:
 /// they state what others see.
@@ -14,7 +16,11 @@ pub(crate) fn misplaced(root: &Path) -> anyhow::Result<Vec<String>> {
     let domain = concat!("warden", ".dev/");
     let mut faults = Vec::new();
     for path in crate::rust_files(root)? {
-        let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        let shown = path
+            .strip_prefix(root)
+            .unwrap_or(&path)
+            .display()
+            .to_string();
         let exempt = DECLARING.contains(&shown.as_str())
             || shown.starts_with("crates/testbed")
             || shown.starts_with("tests/")

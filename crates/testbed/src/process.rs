@@ -20,14 +20,18 @@ const REAP_PAUSE: Duration = Duration::from_millis(10);
 
 /// A running child with its log. Dropping it kills it.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts `program`; what it writes goes to the end of `log`.
-    pub(crate) fn start(
+    /// Starts `program` in the folder `home` with an empty environment but for `HOME` and `PATH`;
+    /// what it writes goes to the end of `log`.
+    ///
+    /// # Errors
+    /// The log can't be opened, or the program can't be started.
+    pub fn start(
         program: &Path,
         flags: &[String],
         home: &Path,
@@ -57,17 +61,18 @@ impl Process {
         })
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    /// Its process id; it stays ours until the process is waited for.
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Whether it still runs.
-    pub(crate) fn is_running(&mut self) -> bool {
+    pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Asks it to end (SIGTERM) without waiting.
-    pub(crate) fn terminate(&self) {
+    pub fn terminate(&self) {
         // A child that was not reaped keeps its number, so this can hit no other process.
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
             // It fails for a child that has ended, which is what was asked for.
@@ -76,7 +81,7 @@ impl Process {
     }
 
     /// Waits until it has ended, no longer than to `end`; answers whether it has.
-    pub(crate) fn ended_by(&mut self, end: Instant) -> bool {
+    pub fn ended_by(&mut self, end: Instant) -> bool {
         while self.is_running() {
             if Instant::now() >= end {
                 return false;
@@ -87,13 +92,13 @@ impl Process {
     }
 
     /// Kills it (SIGKILL) without waiting.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         // It fails for a child that has ended, which is what was asked for.
         self.child.kill().ok();
     }
 
     /// The last lines of its log, at most 2 KiB.
-    pub(crate) fn log_tail(&self) -> String {
+    pub fn log_tail(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(2048)..]).into_owned();
         format!("the end of {}:\n{}", self.log.display(), text.trim_end())

@@ -2,6 +2,7 @@
 //! the benchmarks. It starts the programs as they are shipped and talks to them as users do.
 
 pub mod http;
+pub mod nodes;
 pub mod programs;
 pub mod view;
 

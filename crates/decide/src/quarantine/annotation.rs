@@ -1,12 +1,8 @@
-//! Texts of our annotations.
+//! Texts of our annotations that decisions read, in the forms that are fixed for all programs.
 
-use health_event::HealthEvent;
 use health_event::incident::{IncidentId, Taint};
-
-use super::facts::FaultFacts;
-
-/// Greatest size of annotation `quarantineHealthEvent`, in bytes.
-pub const EVENTS_LIMIT: usize = 32 * 1024;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
 
 /// Content of annotation `warden.dev/incident`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,13 +17,18 @@ pub struct IncidentMark {
 
 impl IncidentMark {
     /// From the annotation's text.
-    pub fn parse(_text: &str) -> Option<Self> {
-        None
+    pub fn parse(text: &str) -> Option<Self> {
+        let value: Value = serde_json::from_str(text).ok()?;
+        Some(Self {
+            id: IncidentId::new(value.get("id")?.as_str()?)?,
+            version: value.get("version")?.as_u64()?,
+            uid: value.get("nodeUID")?.as_str()?.to_owned(),
+        })
     }
 
-    /// The annotation's text: a JSON object.
+    /// The annotation's text.
     pub fn render(&self) -> String {
-        String::new()
+        json!({"id": self.id.as_str(), "version": self.version, "nodeUID": self.uid}).to_string()
     }
 }
 
@@ -40,18 +41,57 @@ pub struct AppliedTaint {
     pub pre_existing: bool,
 }
 
-/// Reads annotation `quarantineHealthEventAppliedTaints`, in either casing of its keys.
-pub fn parse_applied_taints(_text: &str) -> Option<Vec<AppliedTaint>> {
-    None
+/// Reads annotation `quarantineHealthEventAppliedTaints`, in any casing of its keys; what can't
+/// be read is left out.
+pub fn parse_applied_taints(text: &str) -> Vec<AppliedTaint> {
+    let Ok(Value::Array(items)) = serde_json::from_str(text) else {
+        return Vec::new();
+    };
+    let read = |item: &Value| {
+        let item = item.as_object()?;
+        let text = |name| {
+            field(item, name)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        Some(AppliedTaint {
+            taint: Taint {
+                key: Some(text("key")).filter(|k| !k.is_empty())?.to_owned(),
+                value: text("value").to_owned(),
+                effect: text("effect").to_owned(),
+            },
+            pre_existing: field(item, "preExisting")
+                .and_then(Value::as_bool)
+                .unwrap_or(false),
+        })
+    };
+    items.iter().filter_map(read).collect()
 }
 
-/// Annotation `quarantineHealthEvent`: a JSON array with one element per event that holds only
-/// the entities and codes still open; at most [`EVENTS_LIMIT`] bytes.
-pub fn render_events(_faults: &[&FaultFacts]) -> String {
-    String::new()
+fn field<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    object
+        .iter()
+        .find(|(key, _)| key.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value)
 }
 
-/// Reads annotation `quarantineHealthEvent`; keys in any casing, one object or an array.
-pub fn parse_events(_text: &str) -> Option<Vec<HealthEvent>> {
-    None
+/// The text of annotation `quarantineHealthEventAppliedTaints`.
+pub fn render_applied_taints(taints: &[AppliedTaint]) -> String {
+    let items: Vec<Value> = taints
+        .iter()
+        .map(|applied| {
+            json!({
+                "key": applied.taint.key,
+                "value": applied.taint.value,
+                "effect": applied.taint.effect,
+                "preExisting": applied.pre_existing,
+            })
+        })
+        .collect();
+    Value::Array(items).to_string()
+}
+
+/// `YYYY-MM-DDTHH-MM-SSZ`, the form of a time in a label (UTC).
+pub fn label_time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H-%M-%SZ").to_string()
 }

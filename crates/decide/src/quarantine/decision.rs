@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use health_event::NodeName;
 use health_event::incident::{Bound, Hold, Incident, QuarantineStatus};
+use health_event::{HealthEvent, NodeName};
 use jiff::Timestamp;
 
 use super::facts::{Annotation, Label, TaintRead};
@@ -23,6 +23,8 @@ pub struct Decision {
     /// Ask the breaker, then decide again with its answer in [`super::View::permit`]. Nothing
     /// else is set then.
     pub ask: Option<PermitRequest>,
+    /// The node is taken out without a permit, by a person: tell the breaker to count it.
+    pub count_out: bool,
     /// The node is not out any more, nor waiting to be: tell the breaker.
     pub give_back: bool,
     /// The holds as they shall be stored; `None`: unchanged.
@@ -43,6 +45,8 @@ pub struct Decision {
 pub struct PermitRequest {
     /// Pool.
     pub pool: String,
+    /// Node.
+    pub node: NodeName,
     /// Rule set with the greatest part in it; `forced` if none.
     pub rule: String,
     /// Check of the oldest fault.
@@ -274,4 +278,7 @@ pub struct NodeWrite {
     pub annotations: BTreeMap<Annotation, Option<String>>,
     /// To set (`Some`) or to remove (`None`); only keys that were there are removed.
     pub labels: BTreeMap<Label, Option<String>>,
+    /// New content of annotation `quarantineHealthEvent`, oldest event first; the shell writes it
+    /// as JSON and keeps it below 32 KiB. `None`: leave it, unless `annotations` removes it.
+    pub health_events: Option<Vec<HealthEvent>>,
 }

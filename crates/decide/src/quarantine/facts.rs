@@ -155,8 +155,6 @@ pub enum CooperatorPolicy {
     /// Keep a NoSchedule taint of ours.
     #[default]
     Taint,
-    /// Cordon again, at most three times an hour.
-    Reassert,
     /// Let it be until the controller has finished.
     Yield,
 }

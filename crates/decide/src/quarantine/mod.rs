@@ -1,11 +1,51 @@
-//! The quarantine of one node.
+//! The quarantine of one node: when it is taken out, what it carries, when it comes back.
+//!
+//! # States of an incident's quarantine
+//! ```text
+//!            ┌─► Withheld ──┐ permit            ┌── faults join or close ─┐
+//!  a fault ──┼─► Observed ──┼──► Applying ──► Quarantined ──► Applying ───┘
+//!  matches   └──────────────┘   (unknown)        │    │
+//!                  │                │            │    └ a person acted, or a person's cancel
+//!                  │ all closed     │ never      │ all closed, settled        │
+//!                  ▼                ▼ written    ▼                            ▼
+//!               Closed            Closed      Releasing (unknown) ──────► Closed
+//! ```
+//! - *Withheld*: the breaker, the first-action delay, or another node's turn. *Observed*: dry run,
+//!   a protected node, or dropped by a person. Both write nothing.
+//! - *Applying*, *Releasing*: the write is stored as planned, its outcome unknown. The node alone
+//!   says whether it happened: its mark carries incident and version. After a failure or a restart
+//!   the node is looked at, and only else is the write repeated, with its tests.
+//! - Another UID under the name, or no node, closes the incident from every state.
+//!
+//! # Invariants (`tests`)
+//! - No write without an open incident that holds an open fault or a person's request, except the
+//!   removal of stray marks (P2). Dry run writes nothing.
+//! - Release and stepping back take off exactly what we put on: a cordon or taint that was there
+//!   before stays (P5).
+//! - At most one write is under way; while it is, nothing else is decided about the node.
+//! - A hold suppresses exactly the faults that were open at that moment, each until it closed.
+//! - A recovery is never withheld: neither breaker nor pause nor opt-out stops a release.
+//!
+//! # What it does not do
+//! It does not count for the breaker (the shell asks it, see [`Decision::ask`]), render JSON, or
+//! know of drain and repair. While a node is paused, faults that join or leave are recorded, and
+//! its annotation follows with the next change.
 
+mod adoption;
 mod annotation;
 mod decision;
 mod facts;
+mod joining;
+mod marks;
+mod opening;
+mod standing;
 
+#[cfg(test)]
+mod tests;
+
+pub use adoption::{ADOPTED, adopt, hold_after_store_loss};
 pub use annotation::{
-    AppliedTaint, EVENTS_LIMIT, IncidentMark, parse_applied_taints, parse_events, render_events,
+    AppliedTaint, IncidentMark, label_time, parse_applied_taints, render_applied_taints,
 };
 pub use decision::{
     Decision, NodeWrite, Note, PermitRequest, Preconditions, Reason, StrayMarks, Transition,
@@ -15,35 +55,96 @@ pub use facts::{
     AgentFacts, Annotation, Cooperator, CooperatorPolicy, FaultFacts, Label, MarkOrigin, Mode,
     NodeFacts, Policy, Request, RequestKind, TaintRead, View, WriteFeedback,
 };
+pub use marks::open_events;
 
-use health_event::HealthEvent;
-use health_event::incident::{Hold, Incident};
-use jiff::Timestamp;
+use health_event::incident::{CloseReason, Hold, Incident, QuarantineStatus};
+use jiff::{SignedDuration, Timestamp};
 
 /// Decides about one node.
-pub fn decide(_view: &View<'_>, _now: Timestamp) -> Decision {
-    Decision::default()
+pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
+    let mut decision = match (view.node, view.incident) {
+        (None, None) => Decision::default(),
+        (None, Some(incident)) => gone(incident, Reason::NodeGone, now),
+        (Some(node), Some(incident)) if incident.node_uid != node.uid => Decision {
+            wake_at: Some(now),
+            ..gone(incident, Reason::NodeReplaced, now)
+        },
+        (Some(node), Some(incident)) => standing::decide(view, node, incident, now),
+        (Some(node), None) => opening::decide(view, node, now),
+    };
+    if decision.ask.is_none() && view.node.is_some() {
+        keep_holds(view, &mut decision, now);
+    }
+    decision
 }
 
-/// Rebuilds an incident from the node's own marks after the store was lost. `events` is the
-/// annotation `quarantineHealthEvent`, already parsed. `None` if the marks are not ours, or name
-/// another UID.
-pub fn adopt(
-    _node: &NodeFacts,
-    _events: &[HealthEvent],
-    _rules: &crate::rules::RuleSets,
-    _now: Timestamp,
-) -> Option<Incident> {
-    None
+fn gone(incident: &Incident, reason: Reason, now: Timestamp) -> Decision {
+    let to = QuarantineStatus::Closed(CloseReason::NodeDeleted);
+    Decision {
+        give_back: true,
+        ..moved(incident, to, reason, now)
+    }
 }
 
-/// The hold that a node with a record of a person's uncordon starts with after the store was
-/// lost, for all that its first settled report asserts. `None` if there is no such record.
-pub fn hold_after_store_loss(
-    _node: &NodeFacts,
-    _faults: &[FaultFacts],
-    _policy: &Policy,
-    _now: Timestamp,
-) -> Option<Hold> {
-    None
+/// Prunes holds, adds a new one that the decision brought, and wakes at their ends.
+fn keep_holds(view: &View<'_>, decision: &mut Decision, now: Timestamp) {
+    let added = decision.holds.take().unwrap_or_default();
+    let pruned = joining::prune_holds(view, now);
+    if pruned.is_some() || !added.is_empty() {
+        let mut holds = pruned.unwrap_or_else(|| view.holds.to_vec());
+        holds.extend(added);
+        decision.holds = Some(holds);
+    }
+    let holds: &[Hold] = decision.holds.as_deref().unwrap_or(view.holds);
+    let end = holds
+        .iter()
+        .map(|h| h.until)
+        .filter(|until| now < *until)
+        .min();
+    wake(decision, end);
+}
+
+/// Moves the wake-up forward.
+fn wake(decision: &mut Decision, at: Option<Timestamp>) {
+    decision.wake_at = decision.wake_at.into_iter().chain(at).min();
+}
+
+fn later(now: Timestamp, span: SignedDuration) -> Timestamp {
+    now.checked_add(span).unwrap_or(Timestamp::MAX)
+}
+
+/// The incident one version later, in another state.
+fn moved(incident: &Incident, to: QuarantineStatus, reason: Reason, now: Timestamp) -> Decision {
+    let mut next = incident.clone();
+    next.version += 1;
+    next.since = now;
+    next.quarantine = to.clone();
+    if to.is_closed() {
+        next.closed_at = Some(now);
+    }
+    if !to.is_out() {
+        next.marks_observed = false;
+    }
+    Decision {
+        incident: Some(next),
+        transition: Some(Transition {
+            from: Some(incident.quarantine.clone()),
+            to,
+            reason,
+        }),
+        ..Decision::default()
+    }
+}
+
+/// Why this node may only be observed, if so.
+fn observed_only(view: &View<'_>, node: &NodeFacts) -> Option<Reason> {
+    let policy = view.policy;
+    let protected = node.control_plane || policy.protected_nodes.contains(&node.name);
+    if policy.mode == Mode::DryRun {
+        Some(Reason::DryRun)
+    } else if protected && !policy.allow_protected {
+        Some(Reason::Protected)
+    } else {
+        None
+    }
 }

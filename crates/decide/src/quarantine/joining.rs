@@ -1,0 +1,187 @@
+//! Which of a node's open faults open an incident, join it, or leave it.
+
+use std::collections::BTreeSet;
+
+use health_event::FaultId;
+use health_event::incident::{Hold, Incident, IncidentFault};
+use jiff::Timestamp;
+
+use super::decision::Note;
+use super::facts::{FaultFacts, Mode, NodeFacts, View};
+use crate::rules::{LABEL_LIMIT, label_value};
+
+/// Metadata key by which a sender of a forced event names who asked for it (reference).
+const CREATOR: &str = "creator_id";
+
+/// The open faults that may act, oldest first, and why others may not.
+pub(super) struct Candidates<'a> {
+    pub(super) faults: Vec<&'a FaultFacts>,
+    pub(super) notes: Vec<Note>,
+}
+
+pub(super) fn candidates<'a>(view: &View<'a>, node: &NodeFacts, now: Timestamp) -> Candidates<'a> {
+    let mut found = Candidates {
+        faults: Vec::new(),
+        notes: Vec::new(),
+    };
+    let (mut suppressed, mut elsewhere) = (0, 0);
+    for fault in view.faults.iter().filter(|f| asks(f)) {
+        if is_elsewhere(view, node, fault) {
+            elsewhere += 1;
+        } else if is_suppressed(view, fault, now) {
+            suppressed += 1;
+        } else {
+            found.faults.push(fault);
+        }
+    }
+    if suppressed > 0 {
+        found.notes.push(Note::Suppressed(suppressed));
+    }
+    if elsewhere > 0 {
+        found.notes.push(Note::OtherMachineOrBoot(elsewhere));
+    }
+    if !found.faults.is_empty() && node.opted_out {
+        found.faults.clear();
+        found.notes.push(blocked("open", "opted_out"));
+    }
+    if !found.faults.is_empty() && view.policy.mode == Mode::Off {
+        found.faults.clear();
+        found.notes.push(blocked("open", "off"));
+    }
+    found.faults.sort_by_key(|f| (f.first_at, f.seq, &f.id));
+    found
+}
+
+pub(super) fn blocked(step: &'static str, by: &'static str) -> Note {
+    Note::Blocked { step, by }
+}
+
+fn asks(fault: &FaultFacts) -> bool {
+    let skip = fault.event.quarantine_overrides.is_some_and(|o| o.skip);
+    !skip && (!fault.matched.is_empty() || is_forced(fault))
+}
+
+fn is_forced(fault: &FaultFacts) -> bool {
+    fault.may_force && fault.event.quarantine_overrides.is_some_and(|o| o.force)
+}
+
+/// Whether the fault was said of another machine under this name, or of an earlier boot. A sender
+/// that names neither is believed if it spoke since the node object exists.
+fn is_elsewhere(view: &View<'_>, node: &NodeFacts, fault: &FaultFacts) -> bool {
+    let known = !fault.machine_id.is_empty() && !node.machine_id.is_empty();
+    if known && fault.machine_id != node.machine_id {
+        return true;
+    }
+    if view.boots.is_past(&fault.boot) {
+        return true;
+    }
+    let same_boot = !fault.boot.is_unknown() && fault.boot == node.boot;
+    !known && !same_boot && fault.last_at < node.created_at
+}
+
+fn is_suppressed(view: &View<'_>, fault: &FaultFacts, now: Timestamp) -> bool {
+    view.holds
+        .iter()
+        .any(|hold| hold.faults.contains(&fault.id) && hold_lasts(view, hold, fault, now))
+}
+
+/// After its end a hold lasts until the agent has spoken again about a fault that is its own.
+fn hold_lasts(view: &View<'_>, hold: &Hold, fault: &FaultFacts, now: Timestamp) -> bool {
+    if now < hold.until {
+        return true;
+    }
+    let agent = view.agent;
+    fault.through_agent && agent.expected && agent.last_report_at.is_none_or(|at| at < hold.until)
+}
+
+/// The holds without what has closed or ended. `None` if nothing changes.
+pub(super) fn prune_holds(view: &View<'_>, now: Timestamp) -> Option<Vec<Hold>> {
+    let lasting = |hold: &Hold| {
+        let faults: Vec<FaultId> = hold
+            .faults
+            .iter()
+            .filter(|id| {
+                let open = view.faults.iter().find(|f| f.id == **id);
+                open.is_some_and(|fault| hold_lasts(view, hold, fault, now))
+            })
+            .cloned()
+            .collect();
+        (!faults.is_empty()).then(|| Hold {
+            faults,
+            ..hold.clone()
+        })
+    };
+    let pruned: Vec<Hold> = view.holds.iter().filter_map(lasting).collect();
+    (pruned != view.holds).then_some(pruned)
+}
+
+/// A hold on exactly the faults that are open now.
+pub(super) fn hold_open_faults(faults: &[FaultFacts], actor: &str, until: Timestamp) -> Hold {
+    let ids: BTreeSet<FaultId> = faults.iter().map(|f| f.id.clone()).collect();
+    Hold {
+        actor: actor.to_owned(),
+        until,
+        faults: ids.into_iter().collect(),
+    }
+}
+
+pub(super) fn incident_fault(fault: &FaultFacts, now: Timestamp) -> IncidentFault {
+    let forced_by = is_forced(fault).then(|| {
+        let creator = fault.event.metadata.get(CREATOR).map_or("", String::as_str);
+        label_value(&format!("{}-{creator}", fault.event.agent), LABEL_LIMIT)
+    });
+    IncidentFault {
+        id: fault.id.clone(),
+        rules: fault.matched.clone(),
+        forced_by,
+        action: fault.event.recommended_action,
+        seq: fault.seq,
+        joined_at: now,
+        closed_at: None,
+        through_agent: fault.through_agent,
+    }
+}
+
+/// Brings the incident's faults in line with the open ones. Answers whether anything changed.
+pub(super) fn refresh(
+    view: &View<'_>,
+    incident: &mut Incident,
+    joining: &[&FaultFacts],
+    now: Timestamp,
+) -> bool {
+    let mut changed = false;
+    for fault in &mut incident.faults {
+        let open = view.faults.iter().find(|f| f.id == fault.id);
+        match (open, fault.closed_at) {
+            (None, None) => {
+                fault.closed_at = Some(now);
+                changed = true;
+            }
+            (Some(fact), None) => {
+                let (rules, action) = (fault.rules.len(), fault.action);
+                fault.rules.extend(fact.matched.iter().cloned());
+                fault.action = fact.event.recommended_action;
+                changed |= rules != fault.rules.len() || action != fault.action;
+            }
+            (_, Some(_)) => {}
+        }
+    }
+    for fact in joining {
+        let fresh = incident_fault(fact, now);
+        match incident.faults.iter_mut().find(|f| f.id == fact.id) {
+            Some(known) if known.closed_at.is_none() => {
+                changed |= known.forced_by.is_none() && fresh.forced_by.is_some();
+                known.forced_by = known.forced_by.take().or(fresh.forced_by);
+            }
+            Some(known) => {
+                *known = fresh;
+                changed = true;
+            }
+            None => {
+                incident.faults.push(fresh);
+                changed = true;
+            }
+        }
+    }
+    changed
+}

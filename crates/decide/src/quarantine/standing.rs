@@ -1,0 +1,589 @@
+//! A node with an open incident.
+
+use health_event::incident::{CloseReason, Incident, QuarantineStatus, Withheld};
+use jiff::Timestamp;
+
+use super::decision::{Decision, Note, Reason, Transition, WriteKind};
+use super::facts::{
+    Annotation, CooperatorPolicy, Mode, NodeFacts, Request, RequestKind, View, WriteFeedback,
+};
+use super::joining::{blocked, candidates, hold_open_faults, refresh};
+use super::marks::{self, MarkRead, OnNode};
+use super::opening::{applying, ask};
+use super::{later, moved, observed_only, wake};
+use crate::breaker::Permit;
+
+/// Text of [`Incident::needs_operator`] where the agent does not settle.
+const NOT_SETTLED: &str = "agent not settled";
+
+pub(super) fn decide(
+    view: &View<'_>,
+    node: &NodeFacts,
+    incident: &Incident,
+    now: Timestamp,
+) -> Decision {
+    let look = Look {
+        view,
+        node,
+        on: OnNode::of_incident(node, incident),
+        incident,
+        now,
+    };
+    match &incident.quarantine {
+        QuarantineStatus::Withheld(why) => look.waiting(Some(why)),
+        QuarantineStatus::Observed => look.waiting(None),
+        QuarantineStatus::Applying => look.applying(),
+        QuarantineStatus::Quarantined => look.quarantined(),
+        QuarantineStatus::Releasing(why) => look.releasing(*why),
+        QuarantineStatus::Closed(_) => Decision::default(),
+    }
+}
+
+struct Look<'a> {
+    view: &'a View<'a>,
+    node: &'a NodeFacts,
+    on: OnNode,
+    incident: &'a Incident,
+    now: Timestamp,
+}
+
+impl Look<'_> {
+    /// The incident one version later with its faults as they are now, and whether they changed.
+    fn refreshed(&self, notes: &mut Vec<Note>) -> (Incident, bool) {
+        let mut next = self.incident.clone();
+        next.version += 1;
+        if self.view.policy.mode == Mode::Off {
+            return (next, false);
+        }
+        let found = candidates(self.view, self.node, self.now);
+        notes.extend(found.notes);
+        let changed = refresh(self.view, &mut next, &found.faults, self.now);
+        (next, changed)
+    }
+
+    /// Stored, without a change of state.
+    fn noted(&self, next: Incident, reason: Reason) -> Decision {
+        let to = self.incident.quarantine.clone();
+        Decision {
+            transition: Some(Transition {
+                from: Some(to.clone()),
+                to,
+                reason,
+            }),
+            incident: Some(next),
+            ..Decision::default()
+        }
+    }
+
+    fn kept(&self, next: Incident, changed: bool) -> Decision {
+        if changed {
+            self.noted(next, Reason::FaultsChange)
+        } else {
+            Decision::default()
+        }
+    }
+
+    fn move_to(&self, next: &Incident, to: QuarantineStatus, reason: Reason) -> Decision {
+        let mut base = next.clone();
+        // `moved` counts from the stored version.
+        base.version = self.incident.version;
+        base.quarantine = self.incident.quarantine.clone();
+        moved(&base, to, reason, self.now)
+    }
+
+    fn close(&self, next: &Incident, why: CloseReason, reason: Reason) -> Decision {
+        Decision {
+            give_back: true,
+            ..self.move_to(next, QuarantineStatus::Closed(why), reason)
+        }
+    }
+
+    fn apply(&self, next: Incident, reason: Reason) -> Decision {
+        let from = Some(self.incident.quarantine.clone());
+        applying(self.view, self.node, &self.on, next, from, reason, self.now)
+    }
+
+    fn take_off(&self, why: CloseReason) -> super::NodeWrite {
+        let (kind, records): (_, &[Annotation]) = match why {
+            CloseReason::ManualUncordon => (WriteKind::StepBack, &[Annotation::UncordonedManually]),
+            CloseReason::ManualUntaint => (WriteKind::StepBack, &[Annotation::UntaintedManually]),
+            CloseReason::Recovered | CloseReason::NodeDeleted => (WriteKind::Release, &[]),
+            CloseReason::CancelledByPerson => (WriteKind::StepBack, &[]),
+        };
+        let mut records = records.to_vec();
+        let (_, untainted) = marks::tampering(self.node, &self.on, self.incident);
+        if why == CloseReason::ManualUncordon && untainted {
+            records.push(Annotation::UntaintedManually);
+        }
+        marks::take_off(self.view, self.node, &self.on, kind, &records, self.now)
+    }
+
+    fn release(&self, next: &Incident, why: CloseReason, reason: Reason) -> Decision {
+        let write = self.take_off(why);
+        Decision {
+            write: Some(write),
+            ..self.move_to(next, QuarantineStatus::Releasing(why), reason)
+        }
+    }
+
+    fn refused(why: &'static str) -> Decision {
+        Decision {
+            request_done: true,
+            notes: vec![Note::RequestRefused(why)],
+            ..Decision::default()
+        }
+    }
+
+    /// A hold on what is open now, after a person acted.
+    fn hold_all(&self, decision: &mut Decision, actor: &str, until: Timestamp) {
+        if !self.view.faults.is_empty() && self.now < until {
+            let hold = hold_open_faults(self.view.faults, actor, until);
+            decision.holds = Some(vec![hold]);
+        }
+    }
+
+    fn hold_end(&self) -> Timestamp {
+        later(self.now, self.view.policy.manual_uncordon_hold)
+    }
+
+    // Withheld and Observed: nothing is on the node.
+
+    fn waiting(&self, withheld: Option<&Withheld>) -> Decision {
+        if self.on.carries(self.incident).is_some() {
+            return self.seen();
+        }
+        let mut notes = Vec::new();
+        let (mut next, changed) = self.refreshed(&mut notes);
+        if let Some(request) = self.view.request {
+            return self.person_on_waiting(next, request);
+        }
+        let mut decision = if next.held_by.is_none() && next.open_faults().next().is_none() {
+            self.close(&next, CloseReason::Recovered, Reason::Recovered)
+        } else {
+            self.start(&mut next, changed, withheld)
+        };
+        decision.notes.splice(0..0, notes);
+        decision
+    }
+
+    fn start(&self, next: &mut Incident, changed: bool, withheld: Option<&Withheld>) -> Decision {
+        let (view, node) = (self.view, self.node);
+        if let Some(reason) = observed_only(view, node) {
+            if withheld.is_none() {
+                return self.kept(next.clone(), changed);
+            }
+            return Decision {
+                give_back: true,
+                ..self.move_to(next, QuarantineStatus::Observed, reason)
+            };
+        }
+        let block = if view.policy.mode == Mode::Off {
+            Some("off")
+        } else if node.opted_out {
+            Some("opted_out")
+        } else if node.paused {
+            Some("paused")
+        } else if next.held_by.is_none() && !self.wants_out(next) {
+            Some("held")
+        } else {
+            None
+        };
+        if let Some(by) = block {
+            let mut decision = self.kept(next.clone(), changed);
+            decision.notes.push(blocked("open", by));
+            return decision;
+        }
+        if next.held_by.is_some() {
+            let actor = next.held_by.clone().unwrap_or_default();
+            let mut decision = self.apply(next.clone(), Reason::PersonHold(actor));
+            decision.count_out = true;
+            return decision;
+        }
+        if let Some(until) = view.policy.first_action_until.filter(|u| self.now < *u) {
+            let to = QuarantineStatus::Withheld(Withheld::FirstAction { until });
+            let mut decision = if self.incident.quarantine == to {
+                self.kept(next.clone(), changed)
+            } else {
+                self.move_to(next, to, Reason::FirstActionDelay)
+            };
+            wake(&mut decision, Some(until));
+            return decision;
+        }
+        self.by_permit(next, changed, withheld)
+    }
+
+    /// Whether a fault of the incident is open that no hold suppresses.
+    fn wants_out(&self, next: &Incident) -> bool {
+        let found = candidates(self.view, self.node, self.now);
+        let mut open = next.open_faults();
+        open.any(|fault| found.faults.iter().any(|f| f.id == fault.id))
+    }
+
+    fn by_permit(&self, next: &Incident, changed: bool, withheld: Option<&Withheld>) -> Decision {
+        let (to, reason) = match self.view.permit {
+            None => {
+                let paced = match withheld {
+                    Some(Withheld::Breaker(_)) => false,
+                    Some(Withheld::FirstAction { .. } | Withheld::Pace) | None => true,
+                };
+                return Decision {
+                    ask: Some(ask(self.node, next, paced)),
+                    ..Decision::default()
+                };
+            }
+            Some(Permit::Taken) => return self.apply(next.clone(), Reason::Permitted),
+            Some(Permit::Withheld(bound)) => {
+                (Withheld::Breaker(bound), Reason::BreakerWithholds(bound))
+            }
+            Some(Permit::Pace) => (Withheld::Pace, Reason::Paced),
+        };
+        let to = QuarantineStatus::Withheld(to);
+        if self.incident.quarantine == to {
+            return self.kept(next.clone(), changed);
+        }
+        self.move_to(next, to, reason)
+    }
+
+    fn person_on_waiting(&self, mut next: Incident, request: &Request) -> Decision {
+        let actor = request.actor.clone();
+        let mut decision = match request.kind {
+            RequestKind::Hold => {
+                next.held_by = Some(actor.clone());
+                if observed_only(self.view, self.node).is_some() {
+                    self.noted(next, Reason::PersonHold(actor))
+                } else {
+                    let mut decision = self.apply(next, Reason::PersonHold(actor));
+                    decision.count_out = true;
+                    decision
+                }
+            }
+            RequestKind::Release if next.held_by.is_none() => {
+                return Self::refused("nobody holds this node; use cancel to end the incident");
+            }
+            RequestKind::Release => {
+                next.held_by = None;
+                self.noted(next, Reason::PersonCancel(actor))
+            }
+            RequestKind::Cancel => {
+                let reason = Reason::PersonCancel(actor.clone());
+                let mut decision = self.close(&next, CloseReason::CancelledByPerson, reason);
+                self.hold_all(&mut decision, &actor, self.hold_end());
+                decision
+            }
+            RequestKind::DropWithheld => {
+                let reason = Reason::PersonDrop(actor.clone());
+                let mut decision = self.move_to(&next, QuarantineStatus::Observed, reason);
+                decision.give_back = true;
+                self.hold_all(&mut decision, &actor, Timestamp::MAX);
+                decision
+            }
+        };
+        decision.request_done = true;
+        decision
+    }
+
+    // Applying: the outcome of our write is unknown.
+
+    fn applying(&self) -> Decision {
+        let carried = self.on.carries(self.incident);
+        if carried == Some(self.incident.version) {
+            return self.seen();
+        }
+        match self.view.feedback {
+            WriteFeedback::InFlight | WriteFeedback::Accepted => return Decision::default(),
+            WriteFeedback::Idle => {}
+        }
+        let mut notes = Vec::new();
+        let (next, _) = self.refreshed(&mut notes);
+        let cancelled = self.view.request.filter(|r| r.kind == RequestKind::Cancel);
+        let over = next.held_by.is_none() && next.open_faults().next().is_none();
+        let mut decision = if let Some(request) = cancelled {
+            let reason = Reason::PersonCancel(request.actor.clone());
+            let mut decision = self.undo(&next, CloseReason::CancelledByPerson, reason);
+            self.hold_all(&mut decision, &request.actor, self.hold_end());
+            decision.request_done = true;
+            decision
+        } else if let Some(decision) = self.stepped_in(&next) {
+            decision
+        } else if over {
+            self.undo(&next, CloseReason::Recovered, Reason::Recovered)
+        } else if let Some(reason) = observed_only(self.view, self.node) {
+            self.withdraw(&next, reason)
+        } else {
+            self.write_again(next)
+        };
+        decision.notes.splice(0..0, notes);
+        decision
+    }
+
+    /// The node shows our write, maybe one that was given up as lost.
+    fn seen(&self) -> Decision {
+        let mut seen = self.incident.clone();
+        seen.marks_observed = true;
+        let to = QuarantineStatus::Quarantined;
+        let mut decision = moved(&seen, to, Reason::WriteSeen, self.now);
+        decision.count_out = !self.incident.quarantine.is_out();
+        // What a person did meanwhile, and faults that came, are looked at next.
+        decision.wake_at = Some(self.now);
+        decision
+    }
+
+    /// Takes off what an earlier write may have put on, or closes if nothing is there.
+    fn undo(&self, next: &Incident, why: CloseReason, reason: Reason) -> Decision {
+        if self.on.carries(self.incident).is_none() {
+            return self.close(next, why, reason);
+        }
+        if self.view.policy.mode == Mode::DryRun {
+            let notes = vec![blocked("release", "dry_run")];
+            return Decision {
+                notes,
+                ..Decision::default()
+            };
+        }
+        self.release(next, why, reason)
+    }
+
+    /// The mode changed under a write that is not on the node: it is not begun again.
+    fn withdraw(&self, next: &Incident, reason: Reason) -> Decision {
+        if self.on.carries(self.incident).is_some() {
+            let notes = vec![blocked("write", reason.code())];
+            return Decision {
+                notes,
+                ..Decision::default()
+            };
+        }
+        Decision {
+            give_back: true,
+            ..self.move_to(next, QuarantineStatus::Observed, reason)
+        }
+    }
+
+    fn write_again(&self, mut next: Incident) -> Decision {
+        next.marks = marks::plan(self.view, self.node, &self.on, &next);
+        let same = next.marks == self.incident.marks && next.faults == self.incident.faults;
+        if same {
+            let write = marks::apply(self.view, self.node, &self.on, self.incident, self.now);
+            return Decision {
+                write: Some(write),
+                ..Decision::default()
+            };
+        }
+        self.apply(next, Reason::ReplannedWrite)
+    }
+
+    /// A person, or a cooperating controller, undid our marks.
+    fn stepped_in(&self, next: &Incident) -> Option<Decision> {
+        let (uncordoned, untainted) = marks::tampering(self.node, &self.on, self.incident);
+        if !uncordoned && !untainted {
+            return None;
+        }
+        if uncordoned
+            && !untainted
+            && let Some(key) = marks::cooperator(self.view, self.node)
+        {
+            return Some(self.make_way(next, key));
+        }
+        let (why, reason) = if uncordoned {
+            (CloseReason::ManualUncordon, Reason::ManualUncordon)
+        } else {
+            (CloseReason::ManualUntaint, Reason::ManualUntaint)
+        };
+        if let Some(note) = self.cannot_write() {
+            let notes = vec![note];
+            return Some(Decision {
+                notes,
+                ..Decision::default()
+            });
+        }
+        let mut decision = self.release(next, why, reason);
+        self.hold_all(&mut decision, "a person at the node", self.hold_end());
+        Some(decision)
+    }
+
+    fn make_way(&self, next: &Incident, key: &str) -> Decision {
+        let note = Note::CooperatorUncordon(key.to_owned());
+        let taint = self.view.policy.cooperator_policy == CooperatorPolicy::Taint;
+        let mut decision = match self.cannot_write() {
+            Some(blocked) => Decision {
+                notes: vec![blocked],
+                ..Decision::default()
+            },
+            None if taint => {
+                let reason = Reason::CooperatorUncordon(key.to_owned());
+                self.apply(next.clone(), reason)
+            }
+            None => Decision::default(),
+        };
+        decision.notes.push(note);
+        decision
+    }
+
+    fn cannot_write(&self) -> Option<Note> {
+        match self.view.policy.mode {
+            Mode::Enforce => None,
+            Mode::DryRun => Some(blocked("write", "dry_run")),
+            Mode::Off => Some(blocked("write", "off")),
+        }
+    }
+
+    // Quarantined: our marks were seen on the node.
+
+    fn quarantined(&self) -> Decision {
+        let mut notes = Vec::new();
+        let (mut next, changed) = self.refreshed(&mut notes);
+        let mut decision = if let Some(decision) = self.stepped_in(&next) {
+            decision
+        } else if let Some(request) = self.view.request {
+            self.person_on_quarantined(next, request)
+        } else if next.held_by.is_none() && next.open_faults().next().is_none() {
+            self.recovered(next, changed)
+        } else {
+            next.needs_operator = None;
+            self.follow(next, changed)
+        };
+        decision.notes.splice(0..0, notes);
+        decision
+    }
+
+    fn person_on_quarantined(&self, mut next: Incident, request: &Request) -> Decision {
+        let actor = request.actor.clone();
+        let mut decision = match request.kind {
+            RequestKind::Hold => {
+                next.held_by = Some(actor.clone());
+                self.noted(next, Reason::PersonHold(actor))
+            }
+            RequestKind::Release if next.held_by.is_none() => {
+                return Self::refused("nobody holds this node; use cancel to end the incident");
+            }
+            RequestKind::Release => {
+                next.held_by = None;
+                self.noted(next, Reason::PersonCancel(actor))
+            }
+            RequestKind::Cancel => {
+                if self.cannot_write().is_some() {
+                    return Self::refused(
+                        "quarantine does not write at the moment; uncordon the node with kubectl",
+                    );
+                }
+                let reason = Reason::PersonCancel(actor.clone());
+                let mut decision = self.release(&next, CloseReason::CancelledByPerson, reason);
+                self.hold_all(&mut decision, &actor, self.hold_end());
+                decision
+            }
+            RequestKind::DropWithheld => {
+                return Self::refused("the node is out already; use cancel to end the incident");
+            }
+        };
+        // A hold or its end may change the marks.
+        wake(&mut decision, Some(self.now));
+        decision.request_done = true;
+        decision
+    }
+
+    fn recovered(&self, mut next: Incident, changed: bool) -> Decision {
+        let blocker = match self.view.policy.mode {
+            Mode::DryRun => Some("dry_run"),
+            Mode::Off => Some("off"),
+            Mode::Enforce if self.node.external_owner.is_some() => Some("external_owner"),
+            Mode::Enforce if !self.is_settled(&next) => Some("agent_not_settled"),
+            Mode::Enforce => None,
+        };
+        let Some(by) = blocker else {
+            return self.release(&next, CloseReason::Recovered, Reason::Recovered);
+        };
+        let mut decision = Decision::default();
+        let closed = next.faults.iter().filter_map(|f| f.closed_at).max();
+        let deadline = closed.map(|at| later(at, self.view.policy.settle_timeout));
+        let late = by == "agent_not_settled" && deadline.is_some_and(|at| at <= self.now);
+        if late && next.needs_operator.is_none() {
+            next.needs_operator = Some(NOT_SETTLED.to_owned());
+            decision = self.noted(next, Reason::NeedsOperator);
+        } else {
+            if by == "agent_not_settled" && !late {
+                decision.wake_at = deadline;
+            }
+            if changed {
+                decision = Decision {
+                    wake_at: decision.wake_at,
+                    ..self.noted(next, Reason::FaultsChange)
+                };
+            }
+        }
+        decision.notes.push(blocked("release", by));
+        decision
+    }
+
+    /// Whether the agent's word is in, where it is needed: a fault came through it, and since the
+    /// incident opened the node booted anew or the agent was restarted.
+    fn is_settled(&self, next: &Incident) -> bool {
+        let agent = self.view.agent;
+        let through = next.faults.iter().any(|f| f.through_agent);
+        if !through || !agent.expected {
+            return true;
+        }
+        let booted = !self.node.boot.is_unknown() && self.node.boot != next.opened_boot;
+        let restarted = agent.started_at.is_none_or(|at| at > next.opened_at);
+        let settled = agent.settled_for.as_ref();
+        let present = settled.is_some_and(|b| *b == self.node.boot || self.node.boot.is_unknown());
+        !(booted || restarted) || present
+    }
+
+    /// The marks follow the open faults.
+    fn follow(&self, next: Incident, changed: bool) -> Decision {
+        let wanted = marks::plan(self.view, self.node, &self.on, &next);
+        let marked = matches!(self.on.mark, MarkRead::Ours(_));
+        let as_wanted = marks::carries_all(self.node, &self.on, &wanted);
+        let operator = next.needs_operator != self.incident.needs_operator;
+        if as_wanted && marked && !changed {
+            return self.kept(next, operator);
+        }
+        if self.cannot_write().is_some() || observed_only(self.view, self.node).is_some() {
+            return self.kept(next, changed);
+        }
+        if self.node.paused && marked {
+            let mut decision = self.kept(next, changed);
+            decision.notes.push(blocked("write", "paused"));
+            return decision;
+        }
+        let reason = if marked {
+            Reason::MarksChange
+        } else {
+            Reason::MarksRestored
+        };
+        self.apply(next, reason)
+    }
+
+    // Releasing: the outcome of our write is unknown.
+
+    fn releasing(&self, why: CloseReason) -> Decision {
+        let read = OnNode::read(self.node);
+        if read.carries(self.incident).is_none() {
+            let reason = match why {
+                CloseReason::Recovered | CloseReason::NodeDeleted => Reason::WriteSeen,
+                CloseReason::ManualUncordon => Reason::ManualUncordon,
+                CloseReason::ManualUntaint => Reason::ManualUntaint,
+                CloseReason::CancelledByPerson => Reason::WriteSeen,
+            };
+            let mut decision = self.close(self.incident, why, reason);
+            // A fault that came meanwhile opens an incident of its own.
+            decision.wake_at = Some(self.now);
+            return decision;
+        }
+        if let Some(note) = self.cannot_write()
+            && self.view.policy.mode == Mode::DryRun
+        {
+            let notes = vec![note];
+            return Decision {
+                notes,
+                ..Decision::default()
+            };
+        }
+        match self.view.feedback {
+            WriteFeedback::InFlight | WriteFeedback::Accepted => Decision::default(),
+            WriteFeedback::Idle => Decision {
+                write: Some(self.take_off(why)),
+                ..Decision::default()
+            },
+        }
+    }
+}

@@ -107,10 +107,13 @@ pub const DIM: Style = Style::new().dimmed();
 pub const PLAIN: Style = Style::new();
 
 /// Text of a log or an object without what would steer a terminal: control characters (also those
-/// from 128 to 159) and the marks that change the direction of writing.
+/// from 128 to 159) and the marks that change the direction of writing. A line's end and a tab
+/// become a blank, so that words stay apart.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     if text.chars().any(steers) {
-        Cow::Owned(text.chars().filter(|c| !steers(*c)).collect())
+        let blank = |c| if matches!(c, '\n' | '\t') { ' ' } else { c };
+        let kept = text.chars().map(blank).filter(|c| !steers(*c));
+        Cow::Owned(kept.collect())
     } else {
         Cow::Borrowed(text)
     }
@@ -201,7 +204,7 @@ mod tests {
     fn what_steers_a_terminal_is_taken_out() {
         let table = [
             ("plain — ü", "plain — ü"),
-            ("a\u{1b}[2Jb\r\nc\u{7}\u{9b}31m\u{7f}", "a[2Jbc31m"),
+            ("a\u{1b}[2Jb\r\nc\u{7}\u{9b}31m\u{7f}", "a[2Jb c31m"),
             ("\u{202e}evil\u{2066}", "evil"),
         ];
         for (text, want) in table {

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - Memory does not grow with the input: lines are read one at a time and cut at
-//!   [`source::MAX_LINE`]; at most [`group::MAX_GROUPS`] faults of a file are told apart.
+//!   `source::MAX_LINE`; at most `group::MAX_GROUPS` faults of a file are told apart.
 //! - Nothing of a log reaches the terminal without its control characters taken out.
 //!
 //! A file does not tell who wrote a line, so every line is believed.

@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// Longest record that is read. The kernel's own bound for one read of `/dev/kmsg` is 8 KiB
-/// (`CONSOLE_EXT_LOG_MAX`/`PRINTK_MESSAGE_MAX`); a longer one can't be the kernel's.
+/// Longest record that is read, in bytes: the kernel's own bound for one read of `/dev/kmsg`
+/// (`CONSOLE_EXT_LOG_MAX`; from Linux 6.2 on it writes at most 2 KiB).
 pub const MAX_RECORD: usize = 8 * 1024;
 
 /// Who wrote a record.

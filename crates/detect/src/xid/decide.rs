@@ -13,7 +13,7 @@ const CUT: &str = " [cut]";
 
 /// The XIDs whose NVLink 5 lines carry a sub-code.
 const SUB_CODED: std::ops::RangeInclusive<u32> = 144..=150;
-/// Fatal though the sub-coded rows say so, because they only tell to decode the line.
+/// The catalogue's bucket of these: it only tells to decode the line, so it does not judge it.
 const DECODE_BUCKET: &str = "WORKFLOW_NVLINK5_ERR";
 
 /// Which GPU sits at which address, as the driver's own lines tell.

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use decide::quarantine::{Annotation, Label, NodeWrite, TaintRead};
+use k8s_api::health_events;
 use k8s_api::names::{self, Name};
 use serde_json::{Map, Value, json};
 
@@ -78,11 +79,15 @@ pub fn node_patch(write: &NodeWrite, label_prefix: &str) -> Value {
         Some(taints) => patch.push(add("/spec/taints", taint_list(taints))),
         None => {}
     }
-    let annotations: BTreeMap<String, &Option<String>> = write
+    let events = write.health_events.as_deref().map(health_events::render);
+    let mut annotations: BTreeMap<String, &Option<String>> = write
         .annotations
         .iter()
         .map(|(a, v)| (annotation_name(*a).text.to_owned(), v))
         .collect();
+    if events.is_some() {
+        annotations.insert(names::HEALTH_EVENT.text.to_owned(), &events);
+    }
     patch.extend(map("annotations", tests.annotations_absent, &annotations));
     patch.extend(map("labels", tests.labels_absent, &labels));
     Value::Array(patch)

@@ -20,6 +20,7 @@ fn write() -> NodeWrite {
         taints: None,
         annotations: BTreeMap::new(),
         labels: BTreeMap::new(),
+        health_events: None,
     }
 }
 

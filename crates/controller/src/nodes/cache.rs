@@ -95,6 +95,16 @@ impl NodeCache {
         self.read().by_name.get(name).cloned()
     }
 
+    /// Number of nodes.
+    pub fn len(&self) -> usize {
+        self.read().by_name.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The names of all nodes.
     pub fn names(&self) -> Vec<NodeName> {
         self.read().by_name.keys().cloned().collect()
@@ -116,10 +126,17 @@ impl NodeCache {
         drop(self.0.synced.subscribe().wait_for(|synced| *synced).await);
     }
 
-    /// Takes a node in; answers whether anything about it is new.
-    pub(super) fn put(&self, node: NodeFacts) -> bool {
+    /// Takes a node in; answers whether anything about it is new. An older version than the known
+    /// one counts only from a list: a direct read may be ahead of the watch, and an API server
+    /// that was restored from a backup is behind.
+    pub(super) fn put(&self, node: NodeFacts, from_list: bool) -> bool {
         let mut nodes = self.write();
         let known = nodes.by_name.get(&node.name);
+        if !from_list && known.is_some_and(|known| {
+            known.uid == node.uid && known.resource_version > node.resource_version
+        }) {
+            return false;
+        }
         let is_new = known.is_none_or(|known| {
             let mut same = node.clone();
             same.resource_version = known.resource_version;
@@ -132,6 +149,15 @@ impl NodeCache {
         nodes.counts[after] += 1;
         nodes.by_name.insert(node.name.clone(), Arc::new(node));
         is_new
+    }
+
+    /// Takes a node in that was read beside the watch, unless the watch is ahead.
+    pub(super) fn put_if_newer(&self, node: NodeFacts) {
+        let newer = |known: Arc<NodeFacts>| known.resource_version < node.resource_version;
+        // One that the cache does not have may be deleted already: the watch says.
+        if self.get(&node.name).is_some_and(newer) {
+            self.put(node, false);
+        }
     }
 
     pub(super) fn remove(&self, name: &NodeName) -> bool {

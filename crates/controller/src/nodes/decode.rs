@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use k8s_api::ConditionList;
 use k8s_api::names::{self, Kind};
 use serde::Deserialize;
+use serde_json::Value;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
 use super::{ConditionStatus, NodeCondition, NodeFacts, NodeTaint};
@@ -51,6 +52,9 @@ pub struct Wanted {
     pub labels: Keys,
     /// Annotations.
     pub annotations: Keys,
+    /// Other fields that the rules read. Nodes are then parsed a second time, as a tree: about
+    /// 0.2 ms for a large one.
+    pub paths: BTreeSet<Vec<String>>,
 }
 
 impl Wanted {
@@ -62,6 +66,7 @@ impl Wanted {
         Self {
             labels: Keys::Only(plain.chain(prefixed).collect()),
             annotations: Keys::Only(of(Kind::Annotation).map(|n| n.text.to_owned()).collect()),
+            paths: BTreeSet::new(),
         }
     }
 }
@@ -132,7 +137,14 @@ impl Decoder {
                 message: event.object.message.chars().take(300).collect(),
             },
             "DELETED" => Line::Gone(name_of(&event.object)?),
-            _ => Line::Node(self.facts(event.object)?),
+            _ => {
+                let mut facts = self.facts(event.object)?;
+                if !self.wanted.paths.is_empty() {
+                    let tree: Value = serde_json::from_slice(line)?;
+                    facts.extra = self.extra(&tree["object"]);
+                }
+                Line::Node(facts)
+            }
         };
         Ok((line, version))
     }
@@ -140,15 +152,35 @@ impl Decoder {
     pub(super) fn page(&mut self, body: &[u8]) -> serde_json::Result<Page> {
         let list: RawList<'_> = serde_json::from_slice(body)?;
         let next = list.metadata.next.to_string();
-        Ok(Page {
-            resource_version: list.metadata.resource_version.to_string(),
-            next: (!next.is_empty()).then_some(next),
-            nodes: list
-                .items
-                .into_iter()
-                .map(|node| self.facts(node))
-                .collect::<serde_json::Result<_>>()?,
-        })
+        let resource_version = list.metadata.resource_version.to_string();
+        let mut nodes = Vec::with_capacity(list.items.len());
+        for node in list.items {
+            nodes.push(self.facts(node)?);
+        }
+        if !self.wanted.paths.is_empty() {
+            let tree: Value = serde_json::from_slice(body)?;
+            for (index, node) in nodes.iter_mut().enumerate() {
+                node.extra = self.extra(&tree["items"][index]);
+            }
+        }
+        Ok(Page { resource_version, next: (!next.is_empty()).then_some(next), nodes })
+    }
+
+    /// One node as a direct read gives it.
+    pub(super) fn node(&mut self, body: &[u8]) -> serde_json::Result<NodeFacts> {
+        let mut facts = self.facts(serde_json::from_slice(body)?)?;
+        if !self.wanted.paths.is_empty() {
+            facts.extra = self.extra(&serde_json::from_slice(body)?);
+        }
+        Ok(facts)
+    }
+
+    fn extra(&self, node: &Value) -> Box<[(Vec<String>, Value)]> {
+        let at = |path: &Vec<String>| {
+            let found = path.iter().try_fold(node, |value, key| value.get(key))?;
+            Some((path.clone(), found.clone()))
+        };
+        self.wanted.paths.iter().filter_map(at).collect()
     }
 
     fn facts(&mut self, node: RawNode<'_>) -> serde_json::Result<NodeFacts> {
@@ -200,6 +232,7 @@ impl Decoder {
                     message: self.keep(&c.message),
                 })
                 .collect(),
+            extra: Box::default(),
         };
         self.sweep();
         Ok(facts)

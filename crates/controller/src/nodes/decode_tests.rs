@@ -156,7 +156,7 @@ fn ten_thousand_nodes_take_at_most_a_kilobyte_each() {
         let (Line::Node(node), _) = decoder.line(line.as_bytes()).unwrap() else {
             panic!()
         };
-        cache.put(node);
+        cache.put(node, false);
     }
     let used = anonymous_bytes().saturating_sub(before) / NODES;
     assert_eq!(cache.pool_size("gpu"), NODES);

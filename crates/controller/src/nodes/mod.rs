@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use health_event::NodeName;
 use jiff::Timestamp;
+use serde_json::Value;
 
 pub use cache::{NodeCache, OTHER_POOL, Pool};
 pub use decode::{Keys, Wanted};
@@ -57,6 +58,8 @@ pub struct NodeFacts {
     pub ready: Option<ConditionStatus>,
     /// The wanted conditions, `Ready` not among them.
     pub conditions: Box<[NodeCondition]>,
+    /// What the rules read beyond all this, by path; as a rule nothing.
+    pub extra: Box<[(Vec<String>, Value)]>,
 }
 
 /// Status of a node condition.

@@ -219,7 +219,7 @@ fn take(
             if listing {
                 position.seen.insert(node.name.clone());
             }
-            put(cache, node, changed);
+            put(cache, node, listing, changed);
         }
     }
     position.progress = true;
@@ -233,9 +233,9 @@ fn is_version(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-fn put(cache: &NodeCache, node: NodeFacts, changed: &impl Fn(&NodeName)) {
+fn put(cache: &NodeCache, node: NodeFacts, from_list: bool, changed: &impl Fn(&NodeName)) {
     let name = node.name.clone();
-    if cache.put(node) {
+    if cache.put(node, from_list) {
         changed(&name);
     }
 }
@@ -273,7 +273,7 @@ async fn list(
             })?;
         for node in page.nodes {
             seen.insert(node.name.clone());
-            put(cache, node, changed);
+            put(cache, node, true, changed);
         }
         match page.next {
             Some(token) => next = format!("&continue={}", percent_encoded(&token)),
@@ -294,4 +294,37 @@ fn percent_encoded(text: &str) -> String {
         }
         out
     })
+}
+
+/// Reads one node from the API server itself and takes it into the cache if it is newer; none if
+/// it is not there (which the watch takes out of the cache).
+///
+/// # Errors
+/// It can't be said.
+pub async fn read(
+    kube: &Kube,
+    cache: &NodeCache,
+    wanted: &Wanted,
+    name: &NodeName,
+    deadline: Instant,
+) -> Result<Option<std::sync::Arc<NodeFacts>>, CallError> {
+    let call = Call {
+        act: format!("reading of node {name}"),
+        method: Method::GET,
+        path: format!("/api/v1/nodes/{name}"),
+        content_type: "",
+        body: None,
+        accept: "application/json",
+    };
+    let body = match kube.call(&call, deadline).await {
+        Ok(body) => body,
+        Err(CallError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let node = Decoder::new(wanted.clone()).node(&body).map_err(|error| CallError::Unavailable {
+        act: call.act,
+        message: format!("the answer is no node: {error}"),
+    })?;
+    cache.put_if_newer(node.clone());
+    Ok(Some(std::sync::Arc::new(node)))
 }

@@ -1,0 +1,160 @@
+//! What persons ask of the module.
+
+use std::sync::PoisonError;
+
+use decide::quarantine::{Note, Request, RequestKind};
+use health_event::NodeName;
+use health_event::incident::{QuarantineStatus, Withheld};
+use telemetry::events::BreakerReset;
+use tokio::sync::{mpsc, oneshot};
+
+use super::breaker::Breaker;
+use super::work::Module;
+use crate::requests::{Asked, Request as Asks};
+
+/// Requests that wait for a node's worker at most.
+const WAITING: usize = 1_024;
+
+/// A request on its way to the node's worker.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    request: Request,
+    answer: Option<oneshot::Sender<Result<String, String>>>,
+}
+
+/// Takes requests in until their senders are gone.
+pub(super) async fn take_in(module: &Module, mut requests: mpsc::Receiver<Asked>) {
+    while let Some(Asked { request, actor, answer }) = requests.recv().await {
+        match request {
+            Asks::BreakerReset { pool, drop_withheld } => {
+                let done = module.reset_breaker(pool.as_deref(), drop_withheld, &actor).await;
+                // The asker may have gone; what was done is in the log.
+                drop(answer.send(done));
+            }
+            Asks::Hold { node, reason } => {
+                let actor = if reason.is_empty() { actor } else { format!("{actor}: {reason}") };
+                module.ask(&node, Request { kind: RequestKind::Hold, actor }, Some(answer));
+            }
+            Asks::Release { node } => {
+                let kind = module.kind_of_release(&node);
+                module.ask(&node, Request { kind, actor }, Some(answer));
+            }
+        }
+    }
+}
+
+impl Module {
+    /// Puts a request before the node's worker. One waits at a time: a later one takes its place.
+    fn ask(
+        &self,
+        node: &NodeName,
+        request: Request,
+        answer: Option<oneshot::Sender<Result<String, String>>>,
+    ) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let refuse = |answer: Option<oneshot::Sender<_>>, why: &str| {
+            if let Some(answer) = answer {
+                drop(answer.send(Err(why.to_owned())));
+            }
+        };
+        if self.context.nodes.get(node).is_none() {
+            refuse(answer, &format!("there is no node {node}; see `kubectl get nodes`"));
+            return;
+        }
+        if requests.len() >= WAITING {
+            refuse(answer, "too many requests wait; ask again in a moment");
+            return;
+        }
+        if let Some(earlier) = requests.insert(node.clone(), Waiting { request, answer }) {
+            refuse(earlier.answer, "a later request took this one's place");
+        }
+        self.workers.wake(node);
+    }
+
+    /// A hold of a person is released; any other incident is cancelled.
+    fn kind_of_release(&self, node: &NodeName) -> RequestKind {
+        let incidents = self.context.store.open_incidents_of(node).unwrap_or_default();
+        if incidents.iter().any(|incident| incident.held_by.is_some()) {
+            RequestKind::Release
+        } else {
+            RequestKind::Cancel
+        }
+    }
+
+    pub(super) fn request_of(&self, node: &NodeName) -> Option<Request> {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.get(node).map(|waiting| waiting.request.clone())
+    }
+
+    /// The request of this node was taken in.
+    pub(super) fn answer_request(&self, node: &NodeName, notes: &[Note]) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(waiting) = requests.remove(node) else { return };
+        let refused = notes.iter().find_map(|note| match note {
+            Note::RequestRefused(why) => Some((*why).to_owned()),
+            Note::Blocked { .. }
+            | Note::Suppressed(_)
+            | Note::OtherMachineOrBoot(_)
+            | Note::StrayMarks(_)
+            | Note::CooperatorUncordon(_) => None,
+        });
+        let answer = refused.map_or_else(|| Ok(format!("done for node {node}")), Err);
+        if let Some(to) = waiting.answer {
+            drop(to.send(answer));
+        }
+    }
+
+    async fn reset_breaker(
+        &self,
+        pool: Option<&str>,
+        drop_withheld: bool,
+        actor: &str,
+    ) -> Result<String, String> {
+        let names: Vec<String> = self.context.nodes.pool_names().map(str::to_owned).collect();
+        if let Some(pool) = pool.filter(|pool| !names.iter().any(|name| name == pool)) {
+            return Err(format!("there is no pool {pool:?}; there are {}", names.join(", ")));
+        }
+        let mut waiting = 0;
+        for name in names.iter().filter(|name| pool.is_none_or(|pool| pool == *name)) {
+            let (nodes, put) = {
+                let mut state = self.breaker.lock();
+                let nodes = state.reset(name);
+                let put = Breaker::record(&state, name)
+                    .map(|(key, value)| self.context.store.state_put(&key, value, self.context.fencing));
+                (nodes, put)
+            };
+            if let Some(put) = put {
+                put.await.map_err(|error| error.to_string())?;
+            }
+            waiting += nodes.len();
+            BreakerReset { pool: name, actor, dropped_withheld: drop_withheld }
+                .emit(&self.context.metrics);
+            for node in &nodes {
+                if drop_withheld && self.is_withheld(node) {
+                    let request =
+                        Request { kind: RequestKind::DropWithheld, actor: actor.to_owned() };
+                    self.ask(node, request, None);
+                } else {
+                    self.workers.wake(node);
+                }
+            }
+        }
+        self.breaker.changed.notify_one();
+        let done = if drop_withheld { "dropped" } else { "decided about again, by turn" };
+        Ok(format!("reset; {waiting} withheld nodes are {done}"))
+    }
+
+    fn is_withheld(&self, node: &NodeName) -> bool {
+        let incidents = self.context.store.open_incidents_of(node).unwrap_or_default();
+        incidents.iter().any(|incident| match incident.quarantine {
+            QuarantineStatus::Withheld(
+                Withheld::Breaker(_) | Withheld::Pace | Withheld::FirstAction { .. },
+            ) => true,
+            QuarantineStatus::Observed
+            | QuarantineStatus::Applying
+            | QuarantineStatus::Quarantined
+            | QuarantineStatus::Releasing(_)
+            | QuarantineStatus::Closed(_) => false,
+        })
+    }
+}

@@ -1,0 +1,202 @@
+//! The breaker's state, shared by all workers.
+//!
+//! What is stored is small whatever the number of nodes: per pool the trip and the times of those
+//! let through by turn. Who is out, who waits and who was taken out in the window follows from the
+//! incidents and the transitions, and is counted anew at start.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use decide::breaker::{BreakerState, Cause, Config, PoolState, TakenOut, Trip, Waiting};
+use event_store::{EventStore, ReadError, StoredTransition, TransitionsOf};
+use health_event::NodeName;
+use health_event::incident::{Bound, Incident, QuarantineStatus, Withheld};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+/// Transitions read at a time.
+const PAGE: usize = 1_000;
+
+/// The breaker of all pools.
+#[derive(Debug)]
+pub(super) struct Breaker {
+    pub(super) config: Config,
+    state: Mutex<BreakerState>,
+    /// Something changed whose turn may come.
+    pub(super) changed: Notify,
+}
+
+/// What is stored of a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+struct PoolRecord {
+    trip: Option<TripRecord>,
+    paced: VecDeque<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct TripRecord {
+    since: Timestamp,
+    bound: String,
+    rule: String,
+    check: String,
+    share: usize,
+    counted: usize,
+}
+
+impl PoolRecord {
+    fn of(pool: &PoolState) -> Self {
+        let trip = pool.tripped.as_ref().map(|trip| TripRecord {
+            since: trip.since,
+            bound: trip.bound.as_str().to_owned(),
+            rule: trip.largest.rule.clone(),
+            check: trip.largest.check.clone(),
+            share: trip.share,
+            counted: trip.counted,
+        });
+        Self { trip, paced: pool.paced.clone() }
+    }
+
+    fn restore(self, pool: &mut PoolState) {
+        pool.paced = self.paced;
+        pool.tripped = self.trip.map(|trip| Trip {
+            since: trip.since,
+            bound: if trip.bound == Bound::Level.as_str() { Bound::Level } else { Bound::Rate },
+            largest: Cause { rule: trip.rule, check: trip.check },
+            share: trip.share,
+            counted: trip.counted,
+        });
+    }
+}
+
+/// What the breaker must know of a transition, inside its cause.
+#[derive(Debug, Clone, Serialize, Deserialize, Default)]
+pub(super) struct TakenRecord {
+    /// Pool.
+    #[serde(default)]
+    pub(super) pool: String,
+    /// Rule set.
+    #[serde(default)]
+    pub(super) rule: String,
+    /// Check.
+    #[serde(default)]
+    pub(super) check: String,
+    /// Whether a permit was taken with it: the node counts for the rate.
+    #[serde(default)]
+    pub(super) taken: bool,
+}
+
+fn key(pool: &str) -> String {
+    format!("breaker/{pool}")
+}
+
+impl Breaker {
+    /// As it stood when the last controller stopped.
+    pub(super) fn load(
+        store: &EventStore,
+        config: Config,
+        pools: &[String],
+        now: Timestamp,
+    ) -> Result<Self, ReadError> {
+        let mut state = BreakerState::default();
+        for name in pools {
+            if let Some(bytes) = store.state_get(&key(name))? {
+                // A record that can't be read would be ours of another version: closed is what the
+                // counts below then trip again.
+                let record: PoolRecord = serde_json::from_slice(&bytes).unwrap_or_default();
+                record.restore(state.pools.entry(name.clone()).or_default());
+            }
+        }
+        for incident in store.open_incidents()? {
+            count(&mut state, &incident);
+        }
+        for (taken, pool) in taken_since(store, now - config.window)? {
+            let pool = state.pools.entry(pool).or_default();
+            pool.newly.insert(taken.node.clone(), taken.at);
+            pool.window.push_back(taken);
+        }
+        Ok(Self { config, state: Mutex::new(state), changed: Notify::new() })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, BreakerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is stored of a pool now.
+    pub(super) fn record(state: &BreakerState, pool: &str) -> Option<(String, Vec<u8>)> {
+        let record = PoolRecord::of(state.pools.get(pool)?);
+        let bytes = serde_json::to_vec(&record).expect("times and texts always render");
+        Some((key(pool), bytes))
+    }
+}
+
+fn count(state: &mut BreakerState, incident: &Incident) {
+    let pool = &incident.pool;
+    if incident.quarantine.is_out() {
+        state.count(pool, &incident.node, cause_of(incident));
+        return;
+    }
+    let paced = match &incident.quarantine {
+        QuarantineStatus::Withheld(Withheld::Breaker(_)) => false,
+        QuarantineStatus::Withheld(Withheld::Pace | Withheld::FirstAction { .. }) => true,
+        QuarantineStatus::Observed
+        | QuarantineStatus::Applying
+        | QuarantineStatus::Quarantined
+        | QuarantineStatus::Releasing(_)
+        | QuarantineStatus::Closed(_) => return,
+    };
+    let pool = state.pools.entry(pool.clone()).or_default();
+    pool.waiting.insert(incident.node.clone(), Waiting { since: incident.opened_at, paced });
+    if paced {
+        pool.queue.insert((incident.opened_at, incident.node.clone()));
+    }
+}
+
+fn cause_of(incident: &Incident) -> Cause {
+    let first = incident.faults.iter().min_by_key(|fault| fault.seq);
+    Cause {
+        rule: first
+            .and_then(|fault| fault.rules.first().cloned())
+            .unwrap_or_else(|| "forced".to_owned()),
+        check: first.map(|fault| fault.id.scope.check_name.clone()).unwrap_or_default(),
+    }
+}
+
+/// Nodes taken out since then, oldest first.
+fn taken_since(
+    store: &EventStore,
+    since: Timestamp,
+) -> Result<Vec<(TakenOut, String)>, ReadError> {
+    let last = store.stats()?.last_transition;
+    let page = u64::try_from(PAGE).unwrap_or(u64::MAX);
+    let mut start = last.saturating_sub(page);
+    while start > 0 {
+        let first = store.transitions(TransitionsOf::All, start, 1)?;
+        if first.first().is_none_or(|t| t.at < since) {
+            break;
+        }
+        start = start.saturating_sub(page);
+    }
+    let mut taken: BTreeMap<NodeName, (TakenOut, String)> = BTreeMap::new();
+    loop {
+        let transitions = store.transitions(TransitionsOf::All, start, PAGE)?;
+        let Some(newest) = transitions.last() else { break };
+        start = newest.seq;
+        for transition in &transitions {
+            if let Some((out, pool)) = taken_by(transition, since) {
+                taken.insert(out.node.clone(), (out, pool));
+            }
+        }
+    }
+    let mut taken: Vec<(TakenOut, String)> = taken.into_values().collect();
+    taken.sort_by_key(|(out, _)| out.at);
+    Ok(taken)
+}
+
+fn taken_by(transition: &StoredTransition, since: Timestamp) -> Option<(TakenOut, String)> {
+    let record: TakenRecord = serde_json::from_str(&transition.cause).ok()?;
+    (record.taken && transition.at >= since).then(|| {
+        let cause = Cause { rule: record.rule, check: record.check };
+        (TakenOut { node: transition.node.clone(), at: transition.at, cause }, record.pool)
+    })
+}

@@ -1,0 +1,133 @@
+//! Putting the module together.
+
+use std::sync::Arc;
+
+use health_event::NodeName;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::mpsc;
+
+use super::apply::Apply;
+use super::breaker::Breaker;
+use super::work::Module;
+use super::{asked, settings, startup};
+use crate::context::Context;
+use crate::lease::Leadership;
+use crate::requests::Asked;
+use crate::workers::{WorkerEnded, Workers};
+
+/// Nodes are asked for their turn at least this often while some wait.
+const LONGEST_WAIT: SignedDuration = SignedDuration::from_secs(30);
+
+/// Why the module ended.
+#[derive(Debug, thiserror::Error)]
+pub enum QuarantineError {
+    /// The rule sets can't be used.
+    #[error("the rule sets of quarantine can't be used:\n{0}")]
+    Rules(String),
+    /// The store can't be read at start.
+    #[error("quarantine can't start: {0}")]
+    Start(String),
+    /// A worker panicked.
+    #[error(transparent)]
+    Worker(#[from] WorkerEnded),
+}
+
+impl QuarantineError {
+    /// Static name of the error.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Rules(_) => "bad_rules",
+            Self::Start(_) => "quarantine_start",
+            Self::Worker(error) => error.code(),
+        }
+    }
+}
+
+/// Runs the module until the order to stop.
+///
+/// # Errors
+/// [`QuarantineError`]; the process then ends.
+pub async fn run(
+    context: Context,
+    leadership: Leadership,
+    requests: mpsc::Receiver<Asked>,
+) -> Result<(), QuarantineError> {
+    let config = context.config.quarantine.clone();
+    let rules = settings::rule_sets(&config).map_err(|errors| {
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        QuarantineError::Rules(lines.join("\n"))
+    })?;
+    let stop = context.stop.clone();
+    tokio::select! {
+        () = context.nodes.synced() => {}
+        () = stop.requested() => return Ok(()),
+    }
+    let now = Timestamp::now();
+    let start = |error: &dyn std::fmt::Display| QuarantineError::Start(error.to_string());
+    let until = startup::first_action_until(&context, now).await.map_err(|e| start(&e))?;
+    if let Some(until) = until {
+        tracing::warn!(%until, "matches are withheld until then: quarantine was just switched on");
+    }
+    let pools: Vec<String> = context.nodes.pool_names().map(str::to_owned).collect();
+    let breaker = Breaker::load(&context.store, settings::breaker(&config), &pools, now)
+        .map_err(|e| start(&e))?;
+    let first = startup::nodes_to_look_at(&context).map_err(|e| start(&e))?;
+    let workers = Workers::new();
+    let apply = Apply {
+        kube: context.kube.clone(),
+        leadership,
+        label_prefix: config.label_prefix.clone(),
+        dry_run: config.dry_run,
+    };
+    let wanted = settings::wanted(&config, &rules);
+    let policy = settings::policy(&config, until);
+    let module = Arc::new(Module::new(
+        context.clone(),
+        apply,
+        policy,
+        rules,
+        wanted,
+        breaker,
+        workers.clone(),
+    ));
+    context.wakes.add(&workers);
+    for node in &first {
+        workers.wake(node);
+    }
+    let at_work = Arc::clone(&module);
+    let work = move |node: NodeName| {
+        let module = Arc::clone(&at_work);
+        async move { module.work(&node).await }
+    };
+    let asked = async {
+        asked::take_in(&module, requests).await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = stop.requested() => Ok(()),
+        ended = workers.run(config.workers, super::work::MODULE, work) => Err(ended.into()),
+        () = asked => Ok(()),
+        () = call_by_turn(&module, &pools) => Ok(()),
+    }
+}
+
+/// Wakes the waiting nodes whose turn it is.
+async fn call_by_turn(module: &Module, pools: &[String]) {
+    loop {
+        let now = Timestamp::now();
+        let mut again = now + LONGEST_WAIT;
+        for pool in pools {
+            let size = module.context.nodes.pool_size(pool);
+            let due = module.breaker.lock().due(&module.breaker.config, pool, size, now);
+            if let Some(node) = due.node {
+                module.workers.wake(&node);
+            }
+            again = again.min(due.again_at.unwrap_or(again));
+        }
+        let sleep = std::time::Duration::try_from(again.duration_since(Timestamp::now()));
+        tokio::select! {
+            () = module.breaker.changed.notified() => {}
+            () = tokio::time::sleep(sleep.unwrap_or_default()) => {}
+        }
+    }
+}

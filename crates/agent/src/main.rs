@@ -1,2 +1,77 @@
-//! `warden-agent`.
-fn main() {}
+//! The program `warden-agent`: flags, configuration, logging, and the runtime of one thread.
+
+mod args;
+
+use std::process::ExitCode;
+
+use agent::config;
+use anyhow::Context as _;
+use args::Args;
+use clap::Parser as _;
+
+/// Exit code of a wrong flag or configuration.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let (config, logging) = match load(&args) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    match start(config, &logging) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Logging {
+    format: String,
+    filter: String,
+}
+
+fn load(args: &Args) -> anyhow::Result<(config::Config, Logging)> {
+    let file = match &args.config {
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("configuration file {} can't be read", path.display()))?,
+        None => String::new(),
+    };
+    let flags = args.values();
+    let config = config::load(&file, &flags)?;
+    let value = |key: &str, default: &str| {
+        flags
+            .iter()
+            .find(|(k, _)| *k == key)
+            .map(|(_, v)| v.clone())
+            .or_else(|| config::value_of(&file, key))
+            .unwrap_or_else(|| default.to_owned())
+    };
+    let logging = Logging {
+        format: value("log.format", "auto"),
+        filter: value("log.filter", "info"),
+    };
+    Ok((config, logging))
+}
+
+fn start(config: config::Config, logging: &Logging) -> anyhow::Result<()> {
+    telemetry::logging::init(logging.format.parse()?, &logging.filter)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the runtime can't be started")?;
+    runtime.block_on(agent::run::run(config))?;
+    Ok(())
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "the program's last word; logging may not be set up yet"
+)]
+fn complain(error: &anyhow::Error) {
+    eprintln!("warden-agent: {error:#}");
+}

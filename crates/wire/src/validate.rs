@@ -164,7 +164,7 @@ fn accept_event(
     now: Timestamp,
 ) -> Result<Accepted, Refusal> {
     if let (true, Some(own)) = (event.node_name.is_empty(), own_node) {
-        event.node_name = own.as_str().to_owned();
+        own.as_str().clone_into(&mut event.node_name);
     }
     check_names(&event)?;
     check_lists(&event)?;

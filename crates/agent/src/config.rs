@@ -1,0 +1,545 @@
+//! What a person may choose: one TOML file and flags over it. Every unknown key and bad value is
+//! reported, all at once, before anything starts.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use health_event::NodeName;
+use jiff::SignedDuration;
+use tonic::transport::Uri;
+
+/// Bytes of events on disk, default: some 150,000 events, a day of a storm's repeats compacted.
+pub const DEFAULT_SPOOL_BYTES: u64 = 64 * 1024 * 1024;
+/// How far back a first start believes what it reads, default.
+pub const DEFAULT_LOOKBACK: SignedDuration = SignedDuration::from_mins(10);
+/// Where the kernel tells the boot id.
+const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
+/// Where the socket is on the host; monitors of the reference expect it there.
+pub const DEFAULT_SOCKET: &str = "/var/run/nvsentinel/nvsentinel.sock";
+
+/// The whole configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// This node.
+    pub node: NodeName,
+    /// Spool, `refused/`.
+    pub state_dir: PathBuf,
+    /// The unix socket; none = not served.
+    pub socket: Option<PathBuf>,
+    /// User ids that may use the socket; empty = all.
+    pub socket_uids: Vec<u32>,
+    /// File that holds the boot id.
+    pub boot_id_file: PathBuf,
+    /// The machine's id, if it is not to be read from the system.
+    pub machine_id: Option<String>,
+    /// Where events go; none = they are only kept in the spool.
+    pub controller: Option<Controller>,
+    /// The kernel log.
+    pub kernel_log: KernelLog,
+    /// Bytes of events on disk at most.
+    pub spool_bytes: u64,
+    /// Where `/healthz` and `/metrics` are served; none = not served.
+    pub admin: Option<SocketAddr>,
+}
+
+impl Config {
+    /// What stands in for the real thing, for status and events: empty on a normal node.
+    pub fn stand_ins(&self) -> Vec<String> {
+        let mut list = Vec::new();
+        match &self.kernel_log.source {
+            Source::Pipe(path) => list.push(format!("kernel-log=pipe:{}", path.display())),
+            Source::Kmsg | Source::Off => {}
+        }
+        match self.kernel_log.start {
+            Start::End => list.push("kernel-log-start=end".into()),
+            Start::Sequence(first) => list.push(format!("kernel-log-start={first}")),
+            Start::Auto => {}
+        }
+        if self.boot_id_file.as_os_str() != BOOT_ID_FILE {
+            list.push(format!("boot-id-file={}", self.boot_id_file.display()));
+        }
+        if let Some(machine) = &self.machine_id {
+            list.push(format!("machine-id={machine}"));
+        }
+        list
+    }
+}
+
+/// The controller, and how it is known to be the one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Controller {
+    /// `https://HOST:PORT`; `http://` only to a loopback address with `insecure_local`.
+    pub url: Uri,
+    /// Projected service account token, read anew whenever it changes.
+    pub token_file: Option<PathBuf>,
+    /// CA bundle; may appear later.
+    pub ca_file: Option<PathBuf>,
+    /// Name in the controller's certificate, if not the URL's host.
+    pub server_name: Option<String>,
+    /// Plaintext, to loopback only.
+    pub insecure_local: bool,
+}
+
+/// How the kernel log is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelLog {
+    /// From where.
+    pub source: Source,
+    /// Where to begin if no position of this boot is saved.
+    pub start: Start,
+    /// Believe records that user processes wrote too: demos and tests.
+    pub accept_user_records: bool,
+    /// With no saved position at all, older records are only stored.
+    pub first_start_lookback: SignedDuration,
+}
+
+/// Where kernel log records come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// `/dev/kmsg`.
+    Kmsg,
+    /// A FIFO that carries records in the form of `/dev/kmsg`.
+    Pipe(PathBuf),
+    /// Not read.
+    Off,
+}
+
+/// Where to begin reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// The whole ring; without any saved position, with the look-back.
+    Auto,
+    /// What comes from now on.
+    End,
+    /// The record with this sequence number.
+    Sequence(u64),
+}
+
+/// One thing wrong with the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The key or flag.
+    pub key: String,
+    /// What was given, cut; none if the key is missing.
+    pub value: Option<String>,
+    /// What would be accepted.
+    pub allowed: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Some(value) => write!(f, "{} = {value:?}; allowed: {}", self.key, self.allowed),
+            None => write!(f, "{} is missing; allowed: {}", self.key, self.allowed),
+        }
+    }
+}
+
+/// All that is wrong with the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigError(pub Vec<Fault>);
+
+impl ConfigError {
+    /// Static name.
+    pub fn code(&self) -> &'static str {
+        "bad_config"
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the configuration has {} faults:", self.0.len())?;
+        self.0.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
+    }
+}
+
+/// What was given, before it is known to be whole.
+#[derive(Debug, Clone)]
+struct Draft {
+    node: Option<NodeName>,
+    config: Config,
+    url: Option<Uri>,
+    token_file: Option<PathBuf>,
+    ca_file: Option<PathBuf>,
+    server_name: Option<String>,
+    insecure_local: bool,
+}
+
+/// Every key with its allowed form; the order is that of the reference page.
+const KEYS: [(&str, &str); 19] = [
+    ("node_name", "a DNS subdomain: the node's name"),
+    ("state_dir", "an absolute path"),
+    ("boot_id_file", "an absolute path"),
+    ("machine_id", "a text of 1 to 128 characters"),
+    ("controller.url", "https://HOST:PORT"),
+    ("controller.token_file", "an absolute path"),
+    ("controller.ca_file", "an absolute path"),
+    ("controller.server_name", "a DNS name"),
+    ("controller.insecure_local", "true or false"),
+    ("kernel_log.source", "kmsg, pipe:/PATH or off"),
+    ("kernel_log.start", "auto, end or a sequence number"),
+    ("kernel_log.accept_user_records", "true or false"),
+    (
+        "kernel_log.first_start_lookback_seconds",
+        "whole seconds, 0 to 31536000",
+    ),
+    (
+        "socket.path",
+        "an absolute path of at most 107 bytes, or off",
+    ),
+    ("socket.uids", "user ids, parted by commas; empty = all"),
+    ("spool.max_bytes", "bytes, 1048576 to 1099511627776"),
+    ("admin.listen", "ADDRESS:PORT, or off"),
+    ("log.format", "auto, json or pretty"),
+    ("log.filter", "a level, or TARGET=LEVEL parted by commas"),
+];
+
+impl Draft {
+    fn new() -> Self {
+        let config = Config {
+            node: NodeName::new("unset").expect("a constant DNS label"),
+            state_dir: PathBuf::from("/var/lib/warden-agent"),
+            socket: Some(PathBuf::from(DEFAULT_SOCKET)),
+            socket_uids: Vec::new(),
+            boot_id_file: PathBuf::from(BOOT_ID_FILE),
+            machine_id: None,
+            controller: None,
+            kernel_log: KernelLog {
+                source: Source::Kmsg,
+                start: Start::Auto,
+                accept_user_records: false,
+                first_start_lookback: DEFAULT_LOOKBACK,
+            },
+            spool_bytes: DEFAULT_SPOOL_BYTES,
+            admin: None,
+        };
+        Self {
+            node: None,
+            config,
+            url: None,
+            token_file: None,
+            ca_file: None,
+            server_name: None,
+            insecure_local: false,
+        }
+    }
+
+    /// Takes one value over; nothing if it is not in the allowed form.
+    fn set(&mut self, key: &str, value: &str) -> Option<()> {
+        match key {
+            "node_name" => self.node = Some(NodeName::new(value).ok()?),
+            "state_dir" => self.config.state_dir = absolute(value)?,
+            "boot_id_file" => self.config.boot_id_file = absolute(value)?,
+            "machine_id" => self.config.machine_id = Some(text(value, 128)?),
+            "controller.url" => self.url = Some(url(value)?),
+            "controller.token_file" => self.token_file = Some(absolute(value)?),
+            "controller.ca_file" => self.ca_file = Some(absolute(value)?),
+            "controller.server_name" => self.server_name = Some(text(value, 253)?),
+            "controller.insecure_local" => self.insecure_local = value.parse().ok()?,
+            "kernel_log.source" => self.config.kernel_log.source = source(value)?,
+            "kernel_log.start" => self.config.kernel_log.start = start(value)?,
+            "kernel_log.accept_user_records" => {
+                self.config.kernel_log.accept_user_records = value.parse().ok()?;
+            }
+            "kernel_log.first_start_lookback_seconds" => {
+                let seconds = between(value, 0, 31_536_000)?;
+                self.config.kernel_log.first_start_lookback =
+                    SignedDuration::from_secs(i64::try_from(seconds).ok()?);
+            }
+            "socket.path" => self.config.socket = socket_path(value)?,
+            "socket.uids" => self.config.socket_uids = uids(value)?,
+            "spool.max_bytes" => self.config.spool_bytes = between(value, 1 << 20, 1 << 40)?,
+            "admin.listen" => self.config.admin = listen(value)?,
+            "log.format" => drop(value.parse::<telemetry::logging::LogFormat>().ok()?),
+            "log.filter" => telemetry::logging::check_filter(value).ok()?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Puts the parts together and tells what is missing or does not fit.
+    fn finish(self, faults: &mut Vec<Fault>) -> Config {
+        let mut config = self.config;
+        match self.node {
+            Some(node) => config.node = node,
+            None if faults.iter().any(|f| f.key == "node_name") => {}
+            None => faults.push(Fault {
+                key: "node_name (--node-name, NODE_NAME)".into(),
+                value: None,
+                allowed: "a DNS subdomain: the node's name".into(),
+            }),
+        }
+        let Some(url) = self.url else { return config };
+        if let Some(allowed) = refused_url(&url, self.insecure_local) {
+            faults.push(Fault {
+                key: "controller.url".into(),
+                value: Some(url.to_string()),
+                allowed: allowed.into(),
+            });
+        }
+        config.controller = Some(Controller {
+            url,
+            token_file: self.token_file,
+            ca_file: self.ca_file,
+            server_name: self.server_name,
+            insecure_local: self.insecure_local,
+        });
+        config
+    }
+}
+
+/// Reads the file's text (empty = no file) and puts `flags` (key, value) over it.
+///
+/// # Errors
+/// [`ConfigError`] with everything that is wrong in both.
+pub fn load(file: &str, flags: &[(&str, String)]) -> Result<Config, ConfigError> {
+    let mut faults = Vec::new();
+    let mut draft = Draft::new();
+    let mut values = Vec::new();
+    match file.parse::<toml::Table>() {
+        Ok(table) => flatten("", &table, &mut values),
+        Err(error) => faults.push(Fault {
+            key: "file".into(),
+            value: Some(shown(error.message())),
+            allowed: "a TOML document".into(),
+        }),
+    }
+    values.extend(flags.iter().map(|(k, v)| ((*k).to_owned(), v.clone())));
+    for (key, value) in values {
+        let allowed = KEYS.iter().find(|(k, _)| *k == key).map(|(_, form)| *form);
+        if allowed.is_some() && draft.set(&key, &value).is_some() {
+            continue;
+        }
+        let known = || {
+            let keys: Vec<&str> = KEYS.iter().map(|(k, _)| *k).collect();
+            format!("one of the keys {}", keys.join(", "))
+        };
+        faults.push(Fault {
+            key,
+            value: Some(shown(&value)),
+            allowed: allowed.map_or_else(known, str::to_owned),
+        });
+    }
+    let config = draft.finish(&mut faults);
+    if faults.is_empty() {
+        Ok(config)
+    } else {
+        Err(ConfigError(faults))
+    }
+}
+
+/// The value of one key of a file that [`load`] accepted: for what is needed before it (log
+/// format, log filter).
+pub fn value_of(file: &str, key: &str) -> Option<String> {
+    let table = file.parse::<toml::Table>().ok()?;
+    let mut values = Vec::new();
+    flatten("", &table, &mut values);
+    values.into_iter().find(|(k, _)| k == key).map(|(_, v)| v)
+}
+
+fn flatten(prefix: &str, table: &toml::Table, values: &mut Vec<(String, String)>) {
+    for (name, value) in table {
+        let key = if prefix.is_empty() {
+            name.clone()
+        } else {
+            format!("{prefix}.{name}")
+        };
+        if let toml::Value::Table(inner) = value {
+            flatten(&key, inner, values);
+            continue;
+        }
+        let text = match value {
+            toml::Value::String(text) => text.clone(),
+            toml::Value::Array(items) => {
+                let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+                items.join(",")
+            }
+            toml::Value::Integer(_)
+            | toml::Value::Float(_)
+            | toml::Value::Boolean(_)
+            | toml::Value::Datetime(_)
+            | toml::Value::Table(_) => value.to_string(),
+        };
+        values.push((key, text));
+    }
+}
+
+fn shown(value: &str) -> String {
+    value.chars().take(100).collect()
+}
+
+fn text(value: &str, most: usize) -> Option<String> {
+    let good =
+        !value.is_empty() && value.len() <= most && value.bytes().all(|b| b.is_ascii_graphic());
+    good.then(|| value.to_owned())
+}
+
+fn absolute(value: &str) -> Option<PathBuf> {
+    value.starts_with('/').then(|| PathBuf::from(value))
+}
+
+fn between(value: &str, least: u64, most: u64) -> Option<u64> {
+    value.parse().ok().filter(|n| (least..=most).contains(n))
+}
+
+fn url(value: &str) -> Option<Uri> {
+    let url: Uri = value.parse().ok()?;
+    let scheme = matches!(url.scheme_str(), Some("http" | "https"));
+    (scheme && url.host().is_some() && url.path() == "/").then_some(url)
+}
+
+/// Why this URL is not to be used; plaintext goes over loopback only, and only when asked for.
+fn refused_url(url: &Uri, insecure_local: bool) -> Option<&'static str> {
+    if url.scheme_str() == Some("https") {
+        return None;
+    }
+    if !insecure_local {
+        return Some("https://HOST:PORT; http:// only with --insecure-local to a loopback address");
+    }
+    let host = url.host().unwrap_or_default();
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let loopback = bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    (!loopback).then_some("a loopback address (127.0.0.1, [::1], localhost) with --insecure-local")
+}
+
+fn source(value: &str) -> Option<Source> {
+    match value {
+        "kmsg" => Some(Source::Kmsg),
+        "off" => Some(Source::Off),
+        _ => absolute(value.strip_prefix("pipe:")?).map(Source::Pipe),
+    }
+}
+
+fn start(value: &str) -> Option<Start> {
+    match value {
+        "auto" => Some(Start::Auto),
+        "end" => Some(Start::End),
+        _ => value.parse().ok().map(Start::Sequence),
+    }
+}
+
+fn socket_path(value: &str) -> Option<Option<PathBuf>> {
+    if value == "off" {
+        return Some(None);
+    }
+    // The kernel's bound of a unix socket's path (sun_path), less the closing zero.
+    let path = absolute(value).filter(|p| p.as_os_str().len() <= 107)?;
+    Some(Some(path))
+}
+
+fn uids(value: &str) -> Option<Vec<u32>> {
+    value
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(|part| part.parse().ok())
+        .collect()
+}
+
+fn listen(value: &str) -> Option<Option<SocketAddr>> {
+    if value == "off" {
+        return Some(None);
+    }
+    value.parse().ok().map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(list: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
+        list.iter().map(|(k, v)| (*k, (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn defaults_are_complete_but_for_the_node() {
+        let config = load("", &flags(&[("node_name", "gpu-1")])).unwrap();
+        assert_eq!(config.socket, Some(PathBuf::from(DEFAULT_SOCKET)));
+        assert_eq!(config.kernel_log.source, Source::Kmsg);
+        assert_eq!(config.controller, None);
+        assert_eq!(config.admin, None);
+    }
+
+    #[test]
+    fn everything_wrong_is_told_at_once() {
+        let file = "
+            nodename = 'gpu-1'
+            state_dir = 'relative'
+            [kernel_log]
+            start = 'begin'
+            [controller]
+            url = 'http://10.0.0.1:80'
+            [spool]
+            max_bytes = 5
+        ";
+        let error = load(file, &flags(&[("kernel_log.source", "journal")])).unwrap_err();
+        let mut keys: Vec<&str> = error.0.iter().map(|f| f.key.as_str()).collect();
+        keys.sort_unstable();
+        let want = [
+            "controller.url",
+            "kernel_log.source",
+            "kernel_log.start",
+            "node_name (--node-name, NODE_NAME)",
+            "nodename",
+            "spool.max_bytes",
+            "state_dir",
+        ];
+        assert_eq!(keys, want);
+        let text = error.to_string();
+        assert!(
+            text.contains("kernel_log.start = \"begin\"; allowed: auto, end or a sequence number"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn plaintext_goes_to_loopback_only_and_only_when_asked_for() {
+        let table = [
+            ("https://warden.warden.svc:443", "false", true),
+            ("http://127.0.0.1:5000", "true", true),
+            ("http://[::1]:5000", "true", true),
+            ("http://localhost:5000", "true", true),
+            ("http://127.0.0.1:5000", "false", false),
+            ("http://10.0.0.1:5000", "true", false),
+            ("http://localhost.evil:5000", "true", false),
+            ("ftp://127.0.0.1", "true", false),
+        ];
+        for (url, insecure, good) in table {
+            let flags = flags(&[
+                ("node_name", "n"),
+                ("controller.url", url),
+                ("controller.insecure_local", insecure),
+            ]);
+            assert_eq!(load("", &flags).is_ok(), good, "{url} {insecure}");
+        }
+    }
+
+    #[test]
+    fn every_value_form_is_read() {
+        let file = "
+            node_name = 'gpu-1'
+            machine_id = 'm'
+            [kernel_log]
+            source = 'pipe:/run/k'
+            start = 17
+            accept_user_records = true
+            first_start_lookback_seconds = 0
+            [socket]
+            path = 'off'
+            uids = [0, 1000]
+            [admin]
+            listen = '127.0.0.1:9400'
+        ";
+        let config = load(file, &flags(&[("kernel_log.start", "end")])).unwrap();
+        assert_eq!(config.kernel_log.source, Source::Pipe("/run/k".into()));
+        assert_eq!(
+            config.kernel_log.start,
+            Start::End,
+            "flags stand above the file"
+        );
+        assert_eq!(config.socket_uids, [0, 1000]);
+        assert_eq!(config.socket, None);
+        assert!(config.admin.is_some());
+    }
+}

@@ -1,0 +1,305 @@
+//! What the detectors inside this agent assert: the level that the report carries.
+//!
+//! # Invariants
+//! - Folded with the same rules as everywhere ([`ScopeState`]), from this agent's own events only.
+//! - A fault that flaps is asserted as its detector last said, not as it is held.
+//! - At most [`MAX_ASSERTED`]; beyond that [`Faults::is_overflowing`] and no detector denies.
+
+use std::collections::BTreeMap;
+
+use health_event::{
+    BootId, Boots, Change, Device, FaultKey, HealthEvent, Order, Scope, ScopeState, Sender,
+    SentIdentity, Stamp, Statement, checks, devices_of, fault, keys,
+};
+use jiff::Timestamp;
+
+use crate::{ids::Identity, own};
+
+/// Faults asserted at most. A node has at most 64 devices of a kind, and some ten codes each.
+pub const MAX_ASSERTED: usize = 4_096;
+/// XID whose newest statement alone counts.
+const RECOVERY_ACTION: &str = "154";
+
+/// One asserted fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assertion {
+    /// As it was sent.
+    pub identity: SentIdentity,
+    /// The last event, whole, with id and order.
+    pub event: HealthEvent,
+    /// The device as it is known by now; the event's own may be less.
+    pub device: Device,
+    /// The code.
+    pub code: String,
+}
+
+impl Assertion {
+    /// Boot of the last event.
+    pub fn boot(&self) -> BootId {
+        order_of(&self.event).map_or_else(BootId::default, |order| order.boot)
+    }
+
+    /// The last event reduced to this one fault.
+    pub fn single(&self) -> HealthEvent {
+        let mut event = self.event.clone();
+        event.entities = self.device.entities().to_vec();
+        event.error_codes = if self.code.is_empty() {
+            Vec::new()
+        } else {
+            vec![self.code.clone()]
+        };
+        event
+    }
+}
+
+type Key = (Scope, FaultKey);
+
+/// The asserted set.
+#[derive(Debug)]
+pub struct Faults {
+    identity: Identity,
+    sender: Sender,
+    boots: Boots,
+    scopes: BTreeMap<Scope, ScopeState>,
+    asserted: BTreeMap<Key, Assertion>,
+}
+
+/// A row of the stored set: written, or removed if the assertion is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultRow {
+    /// Key of the row.
+    pub key: String,
+    /// What it holds.
+    pub assertion: Option<Assertion>,
+}
+
+impl Faults {
+    /// From what was stored: boots seen, oldest first, the present one last.
+    pub fn new(identity: Identity, boots: Boots, stored: Vec<Assertion>) -> Self {
+        let sender = Sender::agent(identity.node.as_str());
+        let mut faults = Self {
+            identity,
+            sender,
+            boots,
+            scopes: BTreeMap::new(),
+            asserted: BTreeMap::new(),
+        };
+        for assertion in stored {
+            faults.restore(assertion);
+        }
+        faults
+    }
+
+    /// The boots of this machine as far as this agent knows them.
+    pub fn boots(&self) -> &Boots {
+        &self.boots
+    }
+
+    /// Takes in one of our own events, numbered. Answers which rows changed.
+    pub fn apply(&mut self, event: &HealthEvent) -> Vec<FaultRow> {
+        let now = event.generated_at.unwrap_or(Timestamp::MIN);
+        let scope = Scope::of(event, self.identity.node.clone());
+        let state = self.scopes.entry(scope.clone()).or_default();
+        // Numbers rise within a spool: nothing older than what is known will be stated.
+        state.forget(now, &self.boots);
+        let changes = state.apply(&statement(event, &self.sender), &self.boots, now);
+        let mut rows = Vec::new();
+        for change in changes {
+            match change {
+                Change::Opened(key) | Change::Changed(key) | Change::Repeated(key) => {
+                    rows.extend(self.assert(&scope, key, event));
+                }
+                Change::Closed(key) => rows.extend(self.drop_row(&scope, key)),
+                Change::Renamed(gone, kept) | Change::Merged(gone, kept) => {
+                    rows.extend(self.drop_row(&scope, gone));
+                    rows.extend(self.assert(&scope, kept, event));
+                }
+                Change::Answered(_) => {}
+            }
+        }
+        self.drop_held(&scope, &mut rows);
+        rows
+    }
+
+    /// Takes over a fault that the controller has open from this agent's detectors.
+    pub fn adopt(&mut self, event: &HealthEvent) -> Vec<FaultRow> {
+        if let Some(order) = order_of(event)
+            && !self.boots.as_slice().contains(&order.boot)
+        {
+            let mut boots = vec![order.boot];
+            boots.extend_from_slice(self.boots.as_slice());
+            self.boots = Boots::new(boots);
+        }
+        self.apply(event)
+    }
+
+    /// The faults that a reboot ends and that were not found again in the present boot.
+    pub fn not_found_again(&self) -> Vec<HealthEvent> {
+        let Some(present) = self.boots.present() else {
+            return Vec::new();
+        };
+        self.asserted
+            .values()
+            .filter(|a| {
+                let boot = a.boot();
+                !boot.is_unknown() && boot != *present
+            })
+            .filter(|a| {
+                let ended = checks::cleared_by(&a.event.agent, &a.event.check_name);
+                ended != checks::ClearedBy::Reading
+            })
+            .map(|a| own::gone_after_reboot(&a.single()))
+            .collect()
+    }
+
+    /// Whether a check of the agent's own health is asserted.
+    pub fn is_raised(&self, check: &str) -> bool {
+        self.asserted
+            .keys()
+            .any(|(scope, _)| scope.agent == checks::WARDEN_AGENT && scope.check_name == check)
+    }
+
+    /// Number and hash of the set.
+    pub fn hash(&self) -> (u32, [u8; 32]) {
+        let hash = SentIdentity::hash_of_set(self.asserted.values().map(|a| a.identity));
+        (u32::try_from(self.asserted.len()).unwrap_or(u32::MAX), hash)
+    }
+
+    /// The last events of the set, each once.
+    pub fn list(&self) -> Vec<HealthEvent> {
+        let mut seen = std::collections::BTreeSet::new();
+        self.asserted
+            .values()
+            .filter(|a| seen.insert(a.event.id.clone()))
+            .map(|a| a.event.clone())
+            .collect()
+    }
+
+    /// All rows, for writing the stored set anew.
+    pub fn rows(&self) -> Vec<FaultRow> {
+        let row = |(key, assertion): (&Key, &Assertion)| FaultRow {
+            key: row_key(key),
+            assertion: Some(assertion.clone()),
+        };
+        self.asserted.iter().map(row).collect()
+    }
+
+    /// How many are asserted.
+    pub fn len(&self) -> usize {
+        self.asserted.len()
+    }
+
+    /// Whether none is asserted.
+    pub fn is_empty(&self) -> bool {
+        self.asserted.is_empty()
+    }
+
+    /// Whether there were more faults than are kept, so that the set denies nothing.
+    pub fn is_overflowing(&self) -> bool {
+        self.asserted.len() >= MAX_ASSERTED
+    }
+
+    fn assert(&mut self, scope: &Scope, key: FaultKey, event: &HealthEvent) -> Option<FaultRow> {
+        let fault = self.scopes.get(scope)?.open_fault(&key)?;
+        let map_key = (scope.clone(), key);
+        if self.asserted.len() >= MAX_ASSERTED && !self.asserted.contains_key(&map_key) {
+            return None;
+        }
+        // The identity is that of the device as this event names it.
+        let sent = devices_of(&event.entities);
+        let device = sent
+            .iter()
+            .find(|d| d.key() == map_key.1.device)
+            .or_else(|| sent.iter().find(|d| d.agrees(&fault.device)))
+            .unwrap_or(&fault.device);
+        let assertion = Assertion {
+            identity: SentIdentity::of(event, device, &map_key.1.code),
+            event: event.clone(),
+            device: fault.device.clone(),
+            code: map_key.1.code.clone(),
+        };
+        let row = FaultRow {
+            key: row_key(&map_key),
+            assertion: Some(assertion.clone()),
+        };
+        self.asserted.insert(map_key, assertion);
+        Some(row)
+    }
+
+    fn drop_row(&mut self, scope: &Scope, key: FaultKey) -> Option<FaultRow> {
+        let key = (scope.clone(), key);
+        self.asserted.remove(&key).map(|_| FaultRow {
+            key: row_key(&key),
+            assertion: None,
+        })
+    }
+
+    fn drop_held(&mut self, scope: &Scope, rows: &mut Vec<FaultRow>) {
+        let Some(state) = self.scopes.get(scope) else {
+            return;
+        };
+        let held: Vec<FaultKey> = state
+            .faults
+            .iter()
+            .filter(|f| f.open && f.held_until.is_some())
+            .map(health_event::FaultState::key)
+            .collect();
+        for key in held {
+            rows.extend(self.drop_row(scope, key));
+        }
+    }
+
+    fn restore(&mut self, assertion: Assertion) {
+        let single = assertion.single();
+        let scope = Scope::of(&single, self.identity.node.clone());
+        let now = single.generated_at.unwrap_or(Timestamp::MIN);
+        let state = self.scopes.entry(scope.clone()).or_default();
+        state.apply(&statement(&single, &self.sender), &self.boots, now);
+        let key = FaultKey {
+            space: single.strategy,
+            device: assertion.device.key(),
+            code: assertion.code.clone(),
+        };
+        self.asserted.insert((scope, key), assertion);
+    }
+}
+
+fn row_key((scope, key): &Key) -> String {
+    let parts = [
+        scope.agent.as_str(),
+        &scope.component_class,
+        &scope.check_name,
+        key.space.name(),
+        key.device.as_str(),
+        &key.code,
+    ];
+    parts.join("\u{1f}")
+}
+
+fn order_of(event: &HealthEvent) -> Option<Order> {
+    event.metadata.get(keys::ORDER)?.parse().ok()
+}
+
+fn statement(event: &HealthEvent, sender: &Sender) -> Statement {
+    let codes: Vec<String> = fault::codes_of(event)
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
+    let newest_counts =
+        event.check_name == checks::XID && codes.iter().any(|c| c == RECOVERY_ACTION);
+    Statement {
+        sender: sender.clone(),
+        stamp: Stamp {
+            order: order_of(event),
+            at: event.generated_at.unwrap_or(Timestamp::MIN),
+        },
+        space: event.strategy,
+        devices: devices_of(&event.entities),
+        codes,
+        healthy: event.is_healthy,
+        fatal: event.is_fatal,
+        action: event.recommended_action,
+        newest_counts,
+        inclusive: false,
+    }
+}

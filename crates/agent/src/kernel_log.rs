@@ -1,0 +1,259 @@
+//! Reads the kernel log: records in, events of the detectors out.
+//!
+//! # Guarantees
+//! - One reader feeds all rules; it waits by epoll and never polls.
+//! - A record that matches is on its way to disk and controller before the next one is read, with
+//!   the position behind it in the same transaction. Nothing is kept for records that match
+//!   nothing.
+//! - What was overwritten before it could be read leaves a gap record.
+//! - When nothing more can be taken in, reading stops: the ring is the buffer.
+
+mod place;
+mod source;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use detect::kmsg::MAX_RECORD;
+use detect::{Finding, KernelLog, KernelLogConfig, Record};
+use health_event::{HealthEvent, ProcessingStrategy, keys};
+use jiff::{SignedDuration, Timestamp};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::config;
+use crate::core::Core;
+use crate::detectors::Health;
+use crate::own::{self, Gap, KERNEL_LOG};
+use crate::spool::Position;
+use place::{Lost, News, Place};
+use source::{Read, Source};
+
+/// Records read before other tasks get their turn.
+const TURN: u32 = 64;
+/// Longest wait for a gap record while records keep coming.
+const GAP_DELAY: Duration = Duration::from_secs(1);
+/// Failures in a row after which the source is a fault of its own.
+const FAILURES: u32 = 3;
+/// How long a source that was never readable may take to become so.
+const BOOTSTRAP: Duration = Duration::from_mins(15);
+const RETRY: Duration = Duration::from_secs(1);
+const RETRY_AT_MOST: Duration = Duration::from_secs(30);
+
+/// The reader and what it knows.
+struct Reader {
+    core: Arc<Core>,
+    place: Place,
+    rules: KernelLog,
+    findings: Vec<Finding>,
+    gap_since: Option<tokio::time::Instant>,
+    /// What stands in for the real thing: shown in every event.
+    stand_ins: Vec<String>,
+}
+
+/// Reads for ever. Ends never; a source that fails is opened again, and after some failures is a
+/// fault of its own.
+pub async fn run(core: Arc<Core>, config: config::KernelLog, stand_ins: Vec<String>) {
+    if config.source == config::Source::Off {
+        return;
+    }
+    let saved = core.saved_position();
+    let mut reader = Reader {
+        place: Place::new(config.start, saved, config.first_start_lookback),
+        rules: KernelLog::new(KernelLogConfig {
+            accept_user_records: config.accept_user_records,
+        }),
+        findings: Vec::new(),
+        gap_since: None,
+        stand_ins,
+        core,
+    };
+    let started = tokio::time::Instant::now();
+    let mut failures = 0;
+    let mut raised = reader.core.is_raised("KernelLogUnreadable");
+    let mut worked = false;
+    loop {
+        let opened = match &config.source {
+            config::Source::Pipe(path) => Source::pipe(path),
+            config::Source::Kmsg | config::Source::Off => Source::kmsg(),
+        };
+        let error = match opened {
+            Ok(source) => {
+                (failures, worked) = (0, true);
+                if std::mem::take(&mut raised) {
+                    reader.core.state_own(own::state(
+                        "KernelLogUnreadable",
+                        "",
+                        true,
+                        "the kernel log can be read again",
+                    ));
+                }
+                reader.read(source).await
+            }
+            Err(error) => error,
+        };
+        failures += 1;
+        let why = format!("kernel log can't be read: {error}");
+        tracing::warn!(%error, "kernel log can't be read; tried again");
+        reader.core.detector(KERNEL_LOG, Health::Blind(why.clone()));
+        if failures >= FAILURES && !raised && (worked || started.elapsed() > BOOTSTRAP) {
+            raised = true;
+            reader
+                .core
+                .state_own(own::state("KernelLogUnreadable", "", false, &why));
+        }
+        let wait = RETRY.saturating_mul(failures).min(RETRY_AT_MOST);
+        tokio::time::sleep(wait).await;
+    }
+}
+
+impl Reader {
+    /// Reads until the source fails.
+    async fn read(&mut self, mut source: Source) -> std::io::Error {
+        let mut buffer = Box::new([0; MAX_RECORD]);
+        let mut turn = 0;
+        loop {
+            match source.read(&mut buffer) {
+                Ok(Read::Record(length)) => {
+                    self.record(&buffer[..length]).await;
+                    turn += 1;
+                }
+                Ok(Read::Nothing) => turn += 1,
+                Ok(Read::End) => {
+                    self.end().await;
+                    turn = 0;
+                    if let Err(error) = source.readable().await {
+                        return error;
+                    }
+                }
+                Err(error) => return error,
+            }
+            if turn >= TURN {
+                turn = 0;
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    async fn record(&mut self, bytes: &[u8]) {
+        let record = match Record::parse(bytes) {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::debug!(%error, code = error.code(), "kernel log record passed over");
+                return;
+            }
+        };
+        let (now, age) = (Timestamp::now(), age_of(&record));
+        let news = self.place.observe(record.sequence, age);
+        self.rules.observe(&record, &mut self.findings);
+        if news == News::Old {
+            self.findings.clear();
+        }
+        let at = now.saturating_sub(age).unwrap_or(now);
+        let mut events: Vec<HealthEvent> = self
+            .findings
+            .drain(..)
+            .map(|finding| self::event(finding, at, news, &self.stand_ins))
+            .collect();
+        if events.is_empty() {
+            self.note_gap_time();
+            if self
+                .gap_since
+                .is_some_and(|since| since.elapsed() >= GAP_DELAY)
+            {
+                self.tell_gap().await;
+            }
+            return;
+        }
+        if let Some(lost) = self.place.take_lost() {
+            events.insert(0, self.lost(lost));
+        }
+        self.submit(events).await;
+    }
+
+    /// The source was read to its end.
+    async fn end(&mut self) {
+        self.tell_gap().await;
+        self.place.at_end();
+        if let Some(position) = self.position() {
+            self.core.note_position(position);
+        }
+        self.core.detector(KERNEL_LOG, Health::Starting);
+        self.core.pass_done();
+    }
+
+    fn note_gap_time(&mut self) {
+        if self.place.has_lost() && self.gap_since.is_none() {
+            self.gap_since = Some(tokio::time::Instant::now());
+        }
+    }
+
+    async fn tell_gap(&mut self) {
+        if let Some(lost) = self.place.take_lost() {
+            let event = self.lost(lost);
+            self.submit(vec![event]).await;
+        }
+    }
+
+    fn lost(&mut self, lost: Lost) -> HealthEvent {
+        self.gap_since = None;
+        self.core.count_lost(lost.count);
+        own::events_lost(&Gap {
+            source: "kernel-log",
+            count: lost.count,
+            from: lost.from,
+            to: lost.to,
+            why: "the kernel overwrote them before they were read".into(),
+        })
+    }
+
+    async fn submit(&self, events: Vec<HealthEvent>) {
+        while self
+            .core
+            .submit_own(events.clone(), self.position())
+            .is_err()
+        {
+            self.core.room().await;
+        }
+    }
+
+    fn position(&self) -> Option<Position> {
+        let identity = self.core.identity();
+        Some(Position {
+            machine: identity.machine.clone(),
+            boot: identity.boot.as_str().to_owned(),
+            sequence: self.place.last()?,
+        })
+    }
+}
+
+/// What the reader knows beyond the detector.
+fn event(finding: Finding, at: Timestamp, news: News, stand_ins: &[String]) -> HealthEvent {
+    let mut event = finding.event;
+    event.generated_at = Some(at);
+    if news == News::Historical {
+        event.strategy = ProcessingStrategy::StoreOnly;
+        let mark = (keys::HISTORICAL.to_owned(), "true".to_owned());
+        event.metadata.extend([mark]);
+    }
+    if !stand_ins.is_empty() {
+        let origin = event.metadata.remove(keys::ORIGIN);
+        let all: Vec<&str> = origin
+            .as_deref()
+            .into_iter()
+            .chain(stand_ins.iter().map(String::as_str))
+            .collect();
+        event
+            .metadata
+            .insert(keys::ORIGIN.to_owned(), all.join(", "));
+    }
+    event
+}
+
+/// How long ago a record was written, by the clock that the kernel stamps it with.
+fn age_of(record: &Record<'_>) -> SignedDuration {
+    let now = clock_gettime(ClockId::Monotonic);
+    let nanoseconds = i32::try_from(now.tv_nsec).unwrap_or(0);
+    let written = SignedDuration::try_from(record.monotonic).unwrap_or(SignedDuration::ZERO);
+    let age = SignedDuration::new(now.tv_sec, nanoseconds).saturating_sub(written);
+    age.max(SignedDuration::ZERO)
+}

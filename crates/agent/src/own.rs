@@ -1,0 +1,102 @@
+//! Events that the agent states itself: about its own reading and keeping, and the recovery after
+//! a reboot.
+
+use health_event::{HealthEvent, ProcessingStrategy, checks, keys};
+
+/// Detector name of what the agent states about itself.
+pub const SELF: &str = "agent";
+/// Detector name of the kernel log.
+pub const KERNEL_LOG: &str = "kernel-log";
+
+/// What was lost for good: a gap record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// `kernel-log`, `spool` or `refused`.
+    pub source: &'static str,
+    /// How many records or events.
+    pub count: u64,
+    /// First sequence or order number lost.
+    pub from: u64,
+    /// Last one.
+    pub to: u64,
+    /// Why, for people.
+    pub why: String,
+}
+
+/// The gap record as an event: stored, without effect.
+pub fn events_lost(gap: &Gap) -> HealthEvent {
+    let mut event = about_self("EventsLost", gap.source, false);
+    event.strategy = ProcessingStrategy::StoreOnly;
+    let Gap {
+        source,
+        count,
+        from,
+        to,
+        why,
+    } = gap;
+    event.message = format!("{count} lost from the {source}, number {from} to {to}: {why}");
+    let numbers = [("count", count), ("from", from), ("to", to)];
+    event
+        .metadata
+        .extend(numbers.map(|(key, number)| (key.to_owned(), number.to_string())));
+    event
+}
+
+/// A statement about a source or the spool: `healthy` or not.
+pub fn state(check: &'static str, code: &str, healthy: bool, message: &str) -> HealthEvent {
+    let mut event = about_self(check, code, healthy);
+    message.clone_into(&mut event.message);
+    event
+}
+
+/// Whether a sender's clock can be believed.
+pub fn clock_skew(sender: &str, healthy: bool) -> HealthEvent {
+    let message = if healthy {
+        format!("{sender} gives believable times again")
+    } else {
+        format!(
+            "{sender} gave a time more than 10 minutes ahead of this node's clock: the time of \
+             receipt was taken; set the clocks right"
+        )
+    };
+    let code: String = sender.chars().take(60).collect();
+    let mut event = about_self("ClockSkew", &code, healthy);
+    event.message = message;
+    event
+}
+
+/// The healthy statement for a fault that a reboot ends and that the first full pass of the new
+/// boot did not find.
+pub fn gone_after_reboot(fault: &HealthEvent) -> HealthEvent {
+    let mut metadata = std::collections::BTreeMap::new();
+    if let Some(detector) = fault.metadata.get(keys::DETECTOR) {
+        metadata.insert(keys::DETECTOR.to_owned(), detector.clone());
+    }
+    metadata.insert(keys::CAUSE.to_owned(), "reboot".to_owned());
+    HealthEvent {
+        version: 1,
+        agent: fault.agent.clone(),
+        component_class: fault.component_class.clone(),
+        check_name: fault.check_name.clone(),
+        is_healthy: true,
+        message: "Not found again after a reboot".to_owned(),
+        error_codes: fault.error_codes.clone(),
+        entities: fault.entities.clone(),
+        strategy: fault.strategy,
+        metadata,
+        ..HealthEvent::default()
+    }
+}
+
+fn about_self(check: &str, code: &str, healthy: bool) -> HealthEvent {
+    HealthEvent {
+        version: 1,
+        agent: checks::WARDEN_AGENT.to_owned(),
+        component_class: "Agent".to_owned(),
+        check_name: check.to_owned(),
+        is_healthy: healthy,
+        error_codes: vec![code.to_owned()],
+        metadata: [(keys::DETECTOR.to_owned(), SELF.to_owned())].into(),
+        ..HealthEvent::default()
+    }
+}

@@ -1,0 +1,144 @@
+//! The program itself.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// What an agent is started with; the folders outlive it.
+pub(crate) struct Setup {
+    folder: TempDir,
+    /// The writing end keeps the FIFO's content while no agent reads.
+    pipe: File,
+    pub flags: Vec<String>,
+    pub machine: String,
+    /// Folder of the spool.
+    pub state: PathBuf,
+}
+
+impl Setup {
+    /// A FIFO as kernel log, a boot id file, a machine id.
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("kmsg");
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let pipe = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&fifo)
+            .unwrap();
+        let state = folder.path().join("state");
+        let setup = Self {
+            folder,
+            pipe,
+            flags: vec!["--kernel-log".into(), format!("pipe:{}", fifo.display())],
+            machine: "machine-1".into(),
+            state,
+        };
+        setup.boot("boot-1");
+        setup
+    }
+
+    /// The machine's boot id from the next start on.
+    pub(crate) fn boot(&self, id: &str) {
+        std::fs::write(self.path("boot_id"), id).unwrap();
+    }
+
+    /// Adds a flag.
+    pub(crate) fn flag(&mut self, name: &str, value: &str) {
+        self.flags.extend([name.to_owned(), value.to_owned()]);
+    }
+
+    /// A path in the folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The unix socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path("agent.sock")
+    }
+
+    /// Writes to the kernel log.
+    pub(crate) fn log(&mut self, text: &str) {
+        self.pipe.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Starts the agent; `url` is its controller.
+    pub(crate) fn start(&self, url: &str) -> Agent {
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.path("agent.log"))
+            .unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_warden-agent"))
+            .env_remove("NODE_NAME")
+            .args(["--node-name", "gpu-1", "--machine-id", &self.machine])
+            .args(["--controller", url, "--insecure-local"])
+            .args([
+                "--log-format",
+                "json",
+                "--log-filter",
+                "debug,h2=info,hyper=info,tower=info",
+            ])
+            .args([Path::new("--state-dir"), &self.state])
+            .args([Path::new("--socket"), &self.socket()])
+            .args([Path::new("--boot-id-file"), &self.path("boot_id")])
+            .args(&self.flags)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Agent { child }
+    }
+
+    /// What the agents of this folder logged.
+    pub(crate) fn logged(&self) -> String {
+        std::fs::read_to_string(self.path("agent.log")).unwrap_or_default()
+    }
+}
+
+/// A running agent; killed on drop.
+pub(crate) struct Agent {
+    child: Child,
+}
+
+impl Agent {
+    /// Sends SIGKILL and waits.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub(crate) fn stop(mut self) -> ExitStatus {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).unwrap();
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.signal(), None, "the agent ends by itself");
+        status
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -14,28 +14,36 @@
 //!
 //! # Reading order
 //! [`store`] the handle, [`read`] what can be read, [`types`] what goes in and out, then the
-//! inside: `writer` (group commit), `append` (idempotency, repeats), `scopes` (the fold and its
-//! rows), `changes` (other writes), `retention`.
+//! inside: `writer` (group commit), `ledger` (what it
+//! keeps in memory), `append` (idempotency), `fold` (repeats, counts, what the agent
+//! asserts), `scopes` (rows of one check), `changes` (other writes), `retention`.
 
-#[allow(dead_code, reason = "signatures first")]
+mod append;
+mod changes;
+mod checkpoint;
+mod codec;
+mod encode;
 mod error;
+mod facts;
+mod fold;
+mod ledger;
 mod options;
-#[allow(dead_code, reason = "signatures first")]
 mod queue;
-#[allow(dead_code, reason = "signatures first")]
 pub mod read;
+mod records;
 mod reply;
-#[allow(dead_code, reason = "signatures first")]
+mod retention;
 mod schema;
-#[allow(dead_code, reason = "signatures first")]
+mod scopes;
+mod startup;
 pub mod store;
 pub mod types;
+mod writer;
 
 pub use error::{OpenError, ReadError, WriteError};
 pub use options::{CrashPoints, Options};
 pub use reply::Reply;
-/// Bytes of copies of one event in its faults.
-pub const COPIES_MAX: usize = 1 << 20;
+pub use scopes::COPIES_MAX;
 pub use store::{CommitListener, EventStore};
 pub use types::{
     Appended, AssertedFault, Batch, Commit, Consumer, Counters, Fingerprint, Gap, IncidentFilter,

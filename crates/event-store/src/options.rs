@@ -32,14 +32,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        const HOUR: Duration = Duration::from_secs(3_600);
+        const HOUR: Duration = Duration::from_hours(1);
         Self {
             retention_age: HOUR * 24 * 14,
             retention_bytes: 2 << 30,
             reserve: 64 << 20,
             allow_network_fs: false,
             fault_memory: HOUR * 24,
-            repeat_window: Duration::from_secs(60),
+            repeat_window: Duration::from_mins(1),
             repeat_checks: None,
             crash_points: None,
         }

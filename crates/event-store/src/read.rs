@@ -1,116 +1,530 @@
 //! Reads. Each uses a connection of its own and sees one whole commit.
 
-use health_event::incident::{Incident, IncidentId};
-use health_event::{FaultId, NodeName};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use health_event::device::DeviceKey;
+use health_event::fault::FaultKey;
+use health_event::incident::{Incident, IncidentId};
+use health_event::{BootId, FaultId, NodeName, ProcessingStrategy, Scope, Sender, SentIdentity};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
+
+use crate::codec::from_nanos;
+use crate::encode;
 use crate::error::ReadError;
+use crate::facts::Facts;
+use crate::ledger::boots_from;
+use crate::records::{self, subject_from};
+use crate::retention::live_bytes;
 use crate::store::EventStore;
 use crate::types::{
-    AssertedFault, Consumer, IncidentFilter, LastOrder, Machine, Stats, StoredEvent, StoredFault,
-    StoredTransition, TransitionsOf,
+    AssertedFault, Consumer, Gap, IncidentFilter, LastOrder, Machine, Stats, StoredEvent,
+    StoredFault, StoredTransition, TransitionsOf,
 };
+use crate::writer::free_bytes;
 
-pub(crate) struct Readers;
+/// Read connections that are kept; more are opened under load and closed after use.
+const KEPT: usize = 4;
+/// Pages that each keeps, in KiB.
+const CACHE_KIB: i64 = 512;
+
+/// Connections for reading.
+pub(crate) struct Readers {
+    path: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Readers {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            idle: Mutex::default(),
+        }
+    }
+
+    fn with<T>(
+        &self,
+        what: &'static str,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, ReadError> {
+        let failed = |source| ReadError::Sqlite { what, source };
+        let connection = match self.lock().pop() {
+            Some(connection) => connection,
+            None => self.connect().map_err(failed)?,
+        };
+        // A connection that failed is closed: the next read starts afresh.
+        let answer = read(&connection).map_err(failed)?;
+        let mut idle = self.lock();
+        if idle.len() < KEPT {
+            idle.push(connection);
+        }
+        Ok(answer)
+    }
+
+    fn connect(&self) -> rusqlite::Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags)?;
+        connection.busy_timeout(Duration::from_secs(5))?;
+        connection.pragma_update(None, "query_only", true)?;
+        connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        Ok(connection)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const FAULT: &str = "SELECT s.subject, s.agent, s.component, s.check_name, f.space, f.device_kind,
+    f.device, f.code, f.asserted, f.incident, f.fault, f.state, f.facts, f.event, f.body
+    FROM faults f JOIN scopes s USING (scope)";
+
+/// The condition of the index of open faults, to the letter.
+const OPEN: &str = "(f.open = 1 OR f.asserted = 1) AND f.open = 1";
+
 impl EventStore {
     /// Open faults of a node that may have effects, oldest first.
     ///
     /// # Errors
     /// [`ReadError`]; so for all reads.
     pub fn open_faults(&self, node: &NodeName) -> Result<Vec<StoredFault>, ReadError> {
-        unimplemented!("being filled in")
+        let acts = ProcessingStrategy::ExecuteRemediation.number();
+        self.faults(
+            &format!("{FAULT} WHERE f.node = ?1 AND {OPEN} AND f.space = ?2 ORDER BY f.fault"),
+            params![node.as_str(), acts],
+        )
     }
-    /// The same of all nodes.
+
+    /// The same of all nodes, pools and the cluster.
     pub fn open_faults_all(&self) -> Result<Vec<StoredFault>, ReadError> {
-        unimplemented!("being filled in")
+        let acts = ProcessingStrategy::ExecuteRemediation.number();
+        self.faults(
+            &format!("{FAULT} WHERE {OPEN} AND f.space = ?1 ORDER BY f.fault"),
+            params![acts],
+        )
     }
+
     /// Nodes with an open fault that may have effects, sorted.
     pub fn nodes_with_open_faults(&self) -> Result<Vec<NodeName>, ReadError> {
-        unimplemented!("being filled in")
+        let acts = ProcessingStrategy::ExecuteRemediation.number();
+        let sql = format!(
+            "SELECT DISTINCT f.node FROM faults f
+             WHERE {OPEN} AND f.space = ?1 AND f.node IS NOT NULL ORDER BY f.node"
+        );
+        self.list("nodes with open faults", &sql, params![acts], |row| {
+            node(row, 0)
+        })
     }
-    /// Open faults of a node that are only observed (weaker strategies).
+
+    /// Open faults of a node that are only observed (weaker strategies), oldest first.
     pub fn observed(&self, node: &NodeName) -> Result<Vec<StoredFault>, ReadError> {
-        unimplemented!("being filled in")
+        let acts = ProcessingStrategy::ExecuteRemediation.number();
+        self.faults(
+            &format!("{FAULT} WHERE f.node = ?1 AND {OPEN} AND f.space <> ?2 ORDER BY f.fault"),
+            params![node.as_str(), acts],
+        )
     }
+
     /// One fault, open or closed.
     pub fn fault(&self, id: &FaultId) -> Result<Option<StoredFault>, ReadError> {
-        unimplemented!("being filled in")
+        let sql = format!(
+            "{FAULT} WHERE s.subject = ?1 AND s.check_name = ?2 AND s.agent = ?3
+                AND s.component = ?4 AND f.space = ?5 AND f.device = ?6 AND f.code = ?7
+             ORDER BY f.open DESC, f.fault DESC LIMIT 1"
+        );
+        let found = self.faults(
+            &sql,
+            params![
+                id.scope.subject.to_string(),
+                id.scope.check_name,
+                id.scope.agent,
+                id.scope.component_class,
+                id.key.space.number(),
+                id.key.device.as_str(),
+                id.key.code
+            ],
+        )?;
+        Ok(found.into_iter().next())
     }
-    /// What a node's agent asserts, as far as it told.
+
+    /// What a node's agent asserts, as far as it told, open here or not.
     pub fn asserted_set(&self, node: &NodeName) -> Result<Vec<AssertedFault>, ReadError> {
-        unimplemented!("being filled in")
+        let sql = "SELECT s.subject, s.agent, s.component, s.check_name, f.space, f.device_kind,
+                f.device, f.code, f.open, f.facts
+             FROM faults f JOIN scopes s USING (scope)
+             WHERE f.node = ?1 AND (f.open = 1 OR f.asserted = 1) AND f.asserted = 1
+             ORDER BY f.fault";
+        self.list("asserted faults", sql, params![node.as_str()], |row| {
+            let facts = Facts::decode(row.get_ref(9)?.as_blob()?)?;
+            Ok(AssertedFault {
+                id: fault_id(row)?,
+                open: row.get(8)?,
+                order: facts.order().cloned(),
+                sent: facts.sent,
+            })
+        })
     }
+
     /// Last event stored in turn of the spool that this node's agent used last.
     pub fn last_order(&self, node: &NodeName) -> Result<Option<LastOrder>, ReadError> {
-        unimplemented!("being filled in")
+        let sql = "SELECT boot, spool, number FROM spools WHERE node = ?1
+                   ORDER BY at DESC, spool DESC LIMIT 1";
+        self.one("last order", sql, params![node.as_str()], |row| {
+            Ok(LastOrder {
+                boot: BootId::new(row.get_ref(0)?.as_str()?),
+                spool: row.get(1)?,
+                number: row.get(2)?,
+            })
+        })
     }
+
     /// Last number stored in turn of one spool.
     pub fn last_stored_number(
         &self,
         node: &NodeName,
         spool: &str,
     ) -> Result<Option<u64>, ReadError> {
-        unimplemented!("being filled in")
+        let sql = "SELECT number FROM spools WHERE node = ?1 AND spool = ?2";
+        self.one("last number", sql, params![node.as_str(), spool], |row| {
+            row.get(0)
+        })
     }
+
     /// The open incident of a node object.
     pub fn open_incident_of_uid(&self, node_uid: &str) -> Result<Option<Incident>, ReadError> {
-        unimplemented!("being filled in")
+        let sql = "SELECT state FROM incidents WHERE node_uid = ?1 AND closed_at IS NULL LIMIT 1";
+        self.one("open incident", sql, params![node_uid], incident)
     }
+
     /// Open incidents under a node name: more than one only while another machine takes it over.
     pub fn open_incidents_of(&self, node: &NodeName) -> Result<Vec<Incident>, ReadError> {
-        unimplemented!("being filled in")
+        let sql = "SELECT state FROM incidents WHERE node = ?1 AND closed_at IS NULL ORDER BY id";
+        self.list("open incidents", sql, params![node.as_str()], incident)
     }
+
     /// All open incidents, oldest first.
     pub fn open_incidents(&self) -> Result<Vec<Incident>, ReadError> {
-        unimplemented!("being filled in")
+        let sql = "SELECT state FROM incidents WHERE closed_at IS NULL ORDER BY id";
+        self.list("open incidents", sql, params![], incident)
     }
+
     /// One incident.
     pub fn incident(&self, id: &IncidentId) -> Result<Option<Incident>, ReadError> {
-        unimplemented!("being filled in")
+        let sql = "SELECT state FROM incidents WHERE id = ?1";
+        self.one("incident", sql, params![id.as_str()], incident)
     }
-    /// Incidents, newest first.
+
+    /// Incidents, newest first, at most `limit`.
     pub fn incidents(
         &self,
         filter: &IncidentFilter,
         limit: usize,
     ) -> Result<Vec<Incident>, ReadError> {
-        unimplemented!("being filled in")
+        let sql = "SELECT state FROM incidents
+             WHERE (?1 IS NULL OR node = ?1) AND (?2 IS NULL OR (closed_at IS NULL) = ?2)
+                AND (?3 IS NULL OR id < ?3)
+             ORDER BY id DESC LIMIT ?4";
+        let node = filter.node.as_ref().map(NodeName::as_str);
+        let before = filter.before.as_ref().map(IncidentId::as_str);
+        let bounds = params![node, filter.open, before, limit];
+        self.list("incidents", sql, bounds, incident)
     }
-    /// Transitions after a position, oldest first.
+
+    /// Transitions after a position, oldest first, at most `limit`.
     pub fn transitions(
         &self,
         of: TransitionsOf<'_>,
         after: u64,
         limit: usize,
     ) -> Result<Vec<StoredTransition>, ReadError> {
-        unimplemented!("being filled in")
+        let (condition, value) = match of {
+            TransitionsOf::All => ("?3 = ''", ""),
+            TransitionsOf::Incident(id) => ("incident = ?3", id.as_str()),
+            TransitionsOf::Node(node) => ("node = ?3", node.as_str()),
+        };
+        let sql = format!(
+            "SELECT seq, incident, node, version, at, module, from_state, to_state, cause
+             FROM transitions WHERE {condition} AND seq > ?1 ORDER BY seq LIMIT ?2"
+        );
+        self.list(
+            "transitions",
+            &sql,
+            params![after, limit, value],
+            transition,
+        )
     }
-    /// Events after a position, oldest first, of one node or all.
+
+    /// Events after a position, oldest first, at most `limit`, of one node or all.
     pub fn events(
         &self,
         node: Option<&NodeName>,
         after: u64,
         limit: usize,
     ) -> Result<Vec<StoredEvent>, ReadError> {
-        unimplemented!("being filled in")
+        let columns = "seq, sender, id, node, machine, boot, generated_at, received_at, strategy,
+            healthy, fatal, agent, check_name, component, body";
+        let condition = if node.is_some() {
+            "node = ?3"
+        } else {
+            "?3 = ''"
+        };
+        let sql = format!(
+            "SELECT {columns} FROM events WHERE {condition} AND seq > ?1 ORDER BY seq LIMIT ?2"
+        );
+        let node = node.map_or("", NodeName::as_str);
+        self.list("events", &sql, params![after, limit, node], event)
     }
+
     /// What is known of a machine.
     pub fn machine(&self, id: &str) -> Result<Option<Machine>, ReadError> {
-        unimplemented!("being filled in")
+        let sql = "SELECT boots, spool, holds FROM machines WHERE machine = ?1";
+        self.one("machine", sql, params![id], |row| {
+            Ok(Machine {
+                boots: boots_from(row.get_ref(0)?.as_str()?),
+                spool: row.get(1)?,
+                holds: records::decode_holds(row.get_ref(2)?.as_str()?)?,
+            })
+        })
     }
+
     /// A module's state.
     pub fn state_get(&self, key: &str) -> Result<Option<Vec<u8>>, ReadError> {
-        unimplemented!("being filled in")
+        let sql = "SELECT value FROM state WHERE key = ?1";
+        self.one("module state", sql, params![key], |row| row.get(0))
     }
+
     /// The number of the leadership that holds; 0 if none was set.
     pub fn fencing(&self) -> Result<u64, ReadError> {
-        unimplemented!("being filled in")
+        let sql = "SELECT fencing FROM counters";
+        let found = self.one("fencing", sql, params![], |row| row.get(0))?;
+        Ok(found.unwrap_or(0))
     }
+
     /// A consumer; `None` if it never moved.
     pub fn consumer_position(&self, name: &str) -> Result<Option<Consumer>, ReadError> {
-        unimplemented!("being filled in")
+        let sql = format!("{CONSUMER} WHERE c.name = ?1");
+        self.one("consumer", &sql, params![name], consumer)
     }
-    /// Sizes and counts.
+
+    /// Sizes and counts. Costs some milliseconds with very many open faults.
     pub fn stats(&self) -> Result<Stats, ReadError> {
-        unimplemented!("being filled in")
+        let dir = self.dir();
+        let size = |name: &str| std::fs::metadata(dir.join(name)).map_or(0, |m| m.len());
+        let counters = self.counters();
+        self.readers().with("statistics", |connection| {
+            let snapshot = connection.unchecked_transaction()?;
+            let (last_seq, last_transition) = connection.query_row(
+                "SELECT event_seq, transition_seq FROM counters",
+                [],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )?;
+            let oldest: Option<(u64, i64)> = connection
+                .prepare_cached("SELECT seq, received_at FROM events ORDER BY seq LIMIT 1")?
+                .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()?;
+            let acts = ProcessingStrategy::ExecuteRemediation.number();
+            let (open_faults, observed_faults) = connection
+                .prepare_cached(&format!(
+                    "SELECT count(*) FILTER (WHERE f.space = ?1),
+                        count(*) FILTER (WHERE f.space <> ?1) FROM faults f WHERE {OPEN}"
+                ))?
+                .query_row([acts], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let open_incidents = connection.query_row(
+                "SELECT count(*) FROM incidents WHERE closed_at IS NULL",
+                [],
+                |row| row.get(0),
+            )?;
+            let stats = Stats {
+                live_bytes: live_bytes(connection)?,
+                file_bytes: size("store.db"),
+                wal_bytes: size("store.db-wal"),
+                free_bytes: free_bytes(dir).unwrap_or(0),
+                first_seq: oldest.map_or(0, |(seq, _)| seq),
+                last_seq,
+                oldest_event: oldest.map(|(_, at)| from_nanos(at)),
+                open_faults,
+                observed_faults,
+                open_incidents,
+                last_transition,
+                consumers: list(
+                    connection,
+                    &format!("{CONSUMER} ORDER BY c.name"),
+                    [],
+                    consumer,
+                )?,
+                counters,
+            };
+            snapshot.finish()?;
+            Ok(stats)
+        })
     }
+
+    fn faults(&self, sql: &str, params: impl Params) -> Result<Vec<StoredFault>, ReadError> {
+        self.list("faults", sql, params, fault)
+    }
+
+    fn list<T>(
+        &self,
+        what: &'static str,
+        sql: &str,
+        params: impl Params,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, ReadError> {
+        self.readers()
+            .with(what, |connection| list(connection, sql, params, read))
+    }
+
+    fn one<T>(
+        &self,
+        what: &'static str,
+        sql: &str,
+        params: impl Params,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, ReadError> {
+        Ok(self.list(what, sql, params, read)?.into_iter().next())
+    }
+}
+
+fn list<T>(
+    connection: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    connection
+        .prepare_cached(sql)?
+        .query_map(params, read)?
+        .collect()
+}
+
+/// A consumer with the gap that begins right after its position.
+const CONSUMER: &str = "SELECT c.name, c.seq, c.moved_at, c.enabled, g.from_seq, g.to_seq, g.at
+    FROM consumers c LEFT JOIN gaps g ON g.consumer = c.name AND g.from_seq = c.seq + 1";
+
+fn consumer(row: &Row<'_>) -> rusqlite::Result<Consumer> {
+    let from: Option<u64> = row.get(4)?;
+    let gap = match from {
+        Some(from) => {
+            let to: u64 = row.get(5)?;
+            Some(Gap {
+                from,
+                to,
+                count: to + 1 - from,
+                at: from_nanos(row.get(6)?),
+            })
+        }
+        None => None,
+    };
+    Ok(Consumer {
+        name: row.get(0)?,
+        seq: row.get(1)?,
+        moved_at: from_nanos(row.get(2)?),
+        enabled: row.get(3)?,
+        gap,
+    })
+}
+
+fn damaged(column: usize, what: &str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(
+        column,
+        rusqlite::types::Type::Text,
+        format!("stored {what} is damaged").into(),
+    )
+}
+
+fn node(row: &Row<'_>, column: usize) -> rusqlite::Result<NodeName> {
+    let text = row.get_ref(column)?.as_str()?;
+    NodeName::new(text).map_err(|_| damaged(column, "node name"))
+}
+
+fn incident(row: &Row<'_>) -> rusqlite::Result<Incident> {
+    Ok(records::decode_incident(row.get_ref(0)?.as_str()?)?)
+}
+
+fn transition(row: &Row<'_>) -> rusqlite::Result<StoredTransition> {
+    let id = IncidentId::new(row.get_ref(1)?.as_str()?);
+    Ok(StoredTransition {
+        seq: row.get(0)?,
+        incident: id.ok_or_else(|| damaged(1, "incident id"))?,
+        node: node(row, 2)?,
+        version: row.get(3)?,
+        at: from_nanos(row.get(4)?),
+        module: row.get(5)?,
+        from: row.get(6)?,
+        to: row.get(7)?,
+        cause: row.get(8)?,
+    })
+}
+
+fn event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
+    Ok(StoredEvent {
+        seq: row.get(0)?,
+        sender: Sender::from_stored(row.get_ref(1)?.as_str()?),
+        id: row.get(2)?,
+        node: node(row, 3)?,
+        machine: row.get(4)?,
+        boot: BootId::new(row.get_ref(5)?.as_str()?),
+        generated_at: from_nanos(row.get(6)?),
+        received_at: from_nanos(row.get(7)?),
+        strategy: ProcessingStrategy::from_number(row.get(8)?),
+        healthy: row.get(9)?,
+        fatal: row.get(10)?,
+        agent: row.get(11)?,
+        check_name: row.get(12)?,
+        component_class: row.get(13)?,
+        body: row.get(14)?,
+    })
+}
+
+/// From the first eight columns of [`FAULT`].
+fn fault_id(row: &Row<'_>) -> rusqlite::Result<FaultId> {
+    let subject = subject_from(row.get_ref(0)?.as_str()?);
+    Ok(FaultId {
+        scope: Scope {
+            subject: subject.ok_or_else(|| damaged(0, "subject"))?,
+            agent: row.get(1)?,
+            component_class: row.get(2)?,
+            check_name: row.get(3)?,
+        },
+        key: FaultKey {
+            space: ProcessingStrategy::from_number(row.get(4)?),
+            device: DeviceKey::from_stored(row.get_ref(5)?.as_str()?, row.get_ref(6)?.as_str()?),
+            code: row.get(7)?,
+        },
+    })
+}
+
+fn fault(row: &Row<'_>) -> rusqlite::Result<StoredFault> {
+    let incident: Option<String> = row.get(9)?;
+    let state = encode::decode_fault(row.get_ref(11)?.as_blob()?, row.get(10)?)?;
+    let facts = Facts::decode(row.get_ref(12)?.as_blob()?)?;
+    let sent: SentIdentity = facts.sent;
+    Ok(StoredFault {
+        id: fault_id(row)?,
+        boot: facts.boot(),
+        order: facts.order().cloned(),
+        machine: facts.machine,
+        device: state.device,
+        open: state.open,
+        fatal: state.fatal,
+        action: state.action,
+        first_seq: facts.first_seq,
+        last_seq: facts.last_seq,
+        opened_seq: facts.opened_seq,
+        opened_at: facts.opened_at,
+        count: facts.count,
+        repeats: facts.repeats,
+        first_at: facts.first_at,
+        last_at: facts.last_at,
+        asserted_by_agent: row.get(8)?,
+        sent,
+        sender: facts.sender,
+        event: encode::decode_event(row.get_ref(13)?.as_blob()?)?,
+        body: row.get(14)?,
+        incident: incident.and_then(|id| IncidentId::new(&id)),
+        closed_at: facts.closed_at,
+        cause: facts.cause,
+        held_until: state.held_until,
+    })
 }

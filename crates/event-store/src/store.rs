@@ -7,12 +7,15 @@ use std::thread::JoinHandle;
 use health_event::{BootId, CloseCause, FaultId};
 use jiff::Timestamp;
 
+use crate::checkpoint::Checkpointer;
 use crate::error::OpenError;
 use crate::options::Options;
 use crate::queue::{Job, Queue};
 use crate::read::Readers;
 use crate::reply::Reply;
+use crate::startup;
 use crate::types::{Appended, Batch, Commit, Counters, Pruned, Transition};
+use crate::writer::Writer;
 
 /// Told of each commit.
 pub type CommitListener = Box<dyn Fn(&Commit) + Send + Sync>;
@@ -50,10 +53,40 @@ impl EventStore {
     /// # Errors
     /// [`OpenError`]: another process has it open, a network file system, a damaged file, a newer
     /// schema, or the folder can't be used.
-    #[allow(clippy::needless_pass_by_value, reason = "filled in next")]
     pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
-        let _ = (dir, options);
-        unimplemented!("being filled in")
+        let opened = startup::open(dir, &options, None)?;
+        let queue = Arc::new(Queue::default());
+        let shared = Arc::new(Shared::default());
+        let checkpointer = Checkpointer::start(&opened.path, opened.wal)?;
+        let (id, is_new, path) = (opened.store_id.clone(), opened.is_new, opened.path.clone());
+        let reserve_dir = dir.to_owned();
+        let writer = Writer::new(
+            opened,
+            options,
+            reserve_dir,
+            Arc::clone(&shared),
+            checkpointer,
+        )?;
+        let jobs = Arc::clone(&queue);
+        let thread = std::thread::Builder::new()
+            .name("event-store".to_owned())
+            .spawn(move || writer.run(&jobs))
+            .map_err(|source| OpenError::Io {
+                act: "start the writer for",
+                path: dir.to_owned(),
+                source,
+            })?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                dir: dir.to_owned(),
+                id,
+                is_new,
+                queue,
+                shared,
+                readers: Readers::new(path),
+                writer: Mutex::new(Some(thread)),
+            }),
+        })
     }
 
     /// Writes what waits, then closes; later writes answer [`crate::WriteError::Closed`].
@@ -74,10 +107,11 @@ impl EventStore {
     /// Adds a listener that is called in the writer's thread right after each commit, before the
     /// callers get their replies. It must not block and must not wait for a write.
     pub fn on_commit(&self, listener: CommitListener) {
-        let mut listeners = self.inner.shared.listeners.lock();
-        listeners
-            .as_mut()
-            .unwrap_or_else(|poisoned| poisoned.get_mut())
+        self.inner
+            .shared
+            .listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
             .push(listener);
     }
 

@@ -26,6 +26,10 @@ impl Fingerprint {
 
 /// One event to be stored.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts about one event, each from another part of ingest"
+)]
 pub struct NewEvent {
     /// Who was authenticated as its sender.
     pub sender: Sender,
@@ -122,7 +126,7 @@ pub struct StoredFault {
     pub repeats: u64,
     /// Receipt of the first event.
     pub first_at: Timestamp,
-    /// Receipt of the last event.
+    /// Receipt of the last event, closing ones included.
     pub last_at: Timestamp,
     /// Boot of the newest event; unknown if it had no order.
     pub boot: BootId,

@@ -39,6 +39,10 @@ pub const CLEARS_KEPT: usize = 256;
 
 /// One event, reduced to what decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts about one statement"
+)]
 pub struct Statement {
     /// Who says it.
     pub sender: Sender,

@@ -1,0 +1,251 @@
+//! Taking events in: idempotency, repeats, and what they do to the faults of their check.
+
+use health_event::fault::codes_of;
+use health_event::{Scope, Sender, Stamp, Statement, devices_of};
+use jiff::{SignedDuration, Timestamp};
+use rusqlite::{Connection, params};
+
+use crate::codec::nanos;
+use crate::fold::Fold;
+use crate::ledger::Ledger;
+use crate::scopes::{CachedScope, FAULTS_MAX};
+use crate::types::{Appended, Fingerprint, NewEvent, Outcome};
+
+/// A claimed time further ahead of the receipt than this does not count (faults-incidents 2).
+const AHEAD_MAX: SignedDuration = SignedDuration::from_mins(10);
+
+/// Whether an event was taken in before.
+enum Known {
+    Duplicate(String),
+    /// New, to be kept under this id.
+    New(String),
+}
+
+impl Ledger {
+    pub(crate) fn append(
+        &mut self,
+        connection: &Connection,
+        batch: &[NewEvent],
+    ) -> rusqlite::Result<Vec<Appended>> {
+        batch
+            .iter()
+            .map(|new| self.append_one(connection, new))
+            .collect()
+    }
+
+    fn append_one(
+        &mut self,
+        connection: &Connection,
+        new: &NewEvent,
+    ) -> rusqlite::Result<Appended> {
+        if let Some(order) = new.order.as_ref().filter(|_| !new.out_of_turn) {
+            self.note_spool(&new.node, order, new.received_at);
+        }
+        let id = match self.known(connection, new)? {
+            Known::Duplicate(id) => {
+                self.counters.duplicates += 1;
+                return Ok(Appended {
+                    outcome: Outcome::Duplicate,
+                    id,
+                    changes: Vec::new(),
+                });
+            }
+            Known::New(id) => id,
+        };
+        self.touch(&new.node);
+        let boots = self.boots_of(connection, &new.machine)?;
+        let key = Scope::of(&new.event, new.node.clone());
+        let mut scope = match self.scopes.take(&key) {
+            Some(scope) => scope,
+            None => CachedScope::load(connection, &key)?,
+        };
+        let statement = statement_of(new);
+        let named = statement.devices.len() * statement.codes.len();
+        let appended = if !statement.healthy && !make_room(connection, &mut scope, named)? {
+            self.counters.over_limit += 1;
+            self.store_event(connection, new, &id, statement.stamp.at)?;
+            Appended {
+                outcome: Outcome::Stored(self.event_seq),
+                id,
+                changes: Vec::new(),
+            }
+        } else {
+            let changes = scope.state.apply(&statement, &boots, new.received_at);
+            let mut fold = Fold {
+                new,
+                statement: &statement,
+                boots: &boots,
+                scope: &mut scope,
+                changes: &changes,
+            };
+            let outcome = fold.account(self, connection, &id)?;
+            let gone = fold.drop_orphans();
+            scope.store(connection, &key, &gone)?;
+            if statement.healthy {
+                self.counters.clears_dropped += scope.store_clears(connection, &statement)?;
+            }
+            Appended {
+                outcome,
+                id,
+                changes,
+            }
+        };
+        let weight = scope.weight();
+        self.scopes.put(key, weight, scope);
+        Ok(appended)
+    }
+
+    /// Looks for the event by id. Same sender, id and content is a duplicate; other content under
+    /// a known id gets an id of its own, made from its content so that a retry finds it.
+    fn known(&mut self, connection: &Connection, new: &NewEvent) -> rusqlite::Result<Known> {
+        if new.event.id.is_empty() {
+            let id = format!("content:{}", new.fingerprint);
+            return Ok(match find(connection, &new.sender, &id)? {
+                Some(_) => Known::Duplicate(id),
+                None => Known::New(id),
+            });
+        }
+        let id = &new.event.id;
+        match find(connection, &new.sender, id)? {
+            None => Ok(Known::New(id.clone())),
+            Some(content) if content == new.fingerprint => Ok(Known::Duplicate(id.clone())),
+            Some(_) => {
+                let fresh = format!("{id}~{}", new.fingerprint);
+                if find(connection, &new.sender, &fresh)?.is_some() {
+                    return Ok(Known::Duplicate(fresh));
+                }
+                self.counters.id_conflicts += 1;
+                Ok(Known::New(fresh))
+            }
+        }
+    }
+
+    pub(crate) fn store_event(
+        &mut self,
+        connection: &Connection,
+        new: &NewEvent,
+        id: &str,
+        at: Timestamp,
+    ) -> rusqlite::Result<u64> {
+        self.event_seq += 1;
+        let event = &new.event;
+        let boot = new.order.as_ref().map_or("", |o| o.boot.as_str());
+        connection
+            .prepare_cached(
+                "INSERT INTO events (seq, id, sender, fingerprint, node, machine, boot,
+                    generated_at, received_at, strategy, healthy, fatal, agent, check_name,
+                    component, body)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
+            )?
+            .execute(params![
+                self.event_seq,
+                id,
+                new.sender.as_str(),
+                new.fingerprint.0,
+                new.node.as_str(),
+                new.machine,
+                boot,
+                nanos(at),
+                nanos(new.received_at),
+                event.strategy.number(),
+                event.is_healthy,
+                event.is_fatal,
+                event.agent,
+                event.check_name,
+                event.component_class,
+                new.body
+            ])?;
+        Ok(self.event_seq)
+    }
+
+    pub(crate) fn note_repeat(
+        &mut self,
+        connection: &Connection,
+        new: &NewEvent,
+        id: &str,
+    ) -> rusqlite::Result<()> {
+        self.counters.repeats += 1;
+        connection
+            .prepare_cached(
+                "INSERT INTO repeat_ids (id, sender, fingerprint, received_at)
+                 VALUES (?1, ?2, ?3, ?4)",
+            )?
+            .execute(params![
+                id,
+                new.sender.as_str(),
+                new.fingerprint.0,
+                nanos(new.received_at)
+            ])?;
+        Ok(())
+    }
+}
+
+/// Makes sure that a check can take `named` more faults: closed ones go, oldest first.
+fn make_room(
+    connection: &Connection,
+    scope: &mut CachedScope,
+    named: usize,
+) -> rusqlite::Result<bool> {
+    let faults = &mut scope.state.faults;
+    if faults.len() + named <= FAULTS_MAX {
+        return Ok(true);
+    }
+    let mut closed: Vec<(Timestamp, u64)> = faults
+        .iter()
+        .filter(|f| !f.open && scope.rows.get(&f.row).is_none_or(|row| !row.asserted))
+        .map(|f| (f.described, f.row))
+        .collect();
+    closed.sort_unstable();
+    closed.truncate((faults.len() + named).saturating_sub(FAULTS_MAX));
+    faults.retain(|f| closed.iter().all(|(_, row)| *row != f.row));
+    for (_, row) in &closed {
+        scope.rows.remove(row);
+        connection
+            .prepare_cached("DELETE FROM faults WHERE fault = ?1")?
+            .execute([row])?;
+    }
+    Ok(scope.state.faults.len() + named <= FAULTS_MAX)
+}
+
+/// The content that a sender's id stands for, if it is known.
+fn find(
+    connection: &Connection,
+    sender: &Sender,
+    id: &str,
+) -> rusqlite::Result<Option<Fingerprint>> {
+    for sql in [
+        "SELECT sender, fingerprint FROM events WHERE id = ?1",
+        "SELECT sender, fingerprint FROM repeat_ids WHERE id = ?1",
+    ] {
+        let mut statement = connection.prepare_cached(sql)?;
+        let mut rows = statement.query([id])?;
+        while let Some(row) = rows.next()? {
+            if row.get_ref(0)?.as_str()? == sender.as_str() {
+                return Ok(Some(Fingerprint(row.get(1)?)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn statement_of(new: &NewEvent) -> Statement {
+    let event = &new.event;
+    let latest = new.received_at.saturating_add(AHEAD_MAX);
+    let latest = latest.unwrap_or(Timestamp::MAX);
+    let claimed = event.generated_at.filter(|at| *at <= latest);
+    Statement {
+        sender: new.sender.clone(),
+        stamp: Stamp {
+            order: new.order.clone(),
+            at: claimed.unwrap_or(new.received_at),
+        },
+        space: event.strategy,
+        devices: devices_of(&event.entities),
+        codes: codes_of(event).into_iter().map(str::to_owned).collect(),
+        healthy: event.is_healthy,
+        fatal: event.is_fatal,
+        action: event.recommended_action,
+        newest_counts: new.newest_counts,
+        inclusive: new.inclusive,
+    }
+}

@@ -1,0 +1,112 @@
+//! Round trips.
+
+use health_event::{Device, Entity};
+
+use super::*;
+
+fn fault_id(subject: Subject) -> FaultId {
+    FaultId {
+        scope: Scope {
+            subject,
+            agent: "syslog-health-monitor".into(),
+            component_class: "GPU".into(),
+            check_name: "SysLogsXIDError".into(),
+        },
+        key: FaultKey {
+            space: ProcessingStrategy::StoreAndAnalyse,
+            device: Device::new([Entity::new("PCI", "0000:17:00")]).key(),
+            code: "79".into(),
+        },
+    }
+}
+
+fn node() -> NodeName {
+    NodeName::new("gpu-17").unwrap()
+}
+
+fn sample(quarantine: QuarantineStatus) -> Incident {
+    let taint = |key: &str| Taint {
+        key: key.into(),
+        value: String::new(),
+        effect: "NoSchedule".into(),
+    };
+    Incident {
+        id: IncidentId::new("01ARZ3NDEKTSV4RRFFQ69G5FAV").unwrap(),
+        node: node(),
+        node_uid: "uid".into(),
+        machine: "m".into(),
+        version: 3,
+        opened_seq: 17,
+        opened_at: Timestamp::UNIX_EPOCH,
+        opened_boot: BootId::new("boot"),
+        closed_at: Some(Timestamp::MAX),
+        quarantine,
+        since: Timestamp::UNIX_EPOCH,
+        faults: vec![IncidentFault {
+            id: fault_id(Subject::Node(node())),
+            rules: ["r".to_owned()].into(),
+            forced_by: Some("x".into()),
+            action: RecommendedAction::Unrecognised(77),
+            seq: 17,
+            joined_at: Timestamp::UNIX_EPOCH,
+            closed_at: None,
+            through_agent: true,
+        }],
+        marks: Marks {
+            cordon: true,
+            cordon_pre_existing: true,
+            taints: [taint("a"), taint("b")].into(),
+            taints_pre_existing: [taint("a")].into(),
+            reasons: ["r".to_owned()].into(),
+        },
+        pool: "gpu".into(),
+        marks_observed: true,
+        needs_operator: Some("agent not settled".into()),
+        held_by: Some("ada".into()),
+    }
+}
+
+#[test]
+fn incidents_survive_in_every_state() {
+    let states = [
+        QuarantineStatus::Withheld(Withheld::Breaker(Bound::Level)),
+        QuarantineStatus::Withheld(Withheld::Breaker(Bound::Rate)),
+        QuarantineStatus::Withheld(Withheld::FirstAction {
+            until: Timestamp::MAX,
+        }),
+        QuarantineStatus::Withheld(Withheld::Pace),
+        QuarantineStatus::Observed,
+        QuarantineStatus::Applying,
+        QuarantineStatus::Quarantined,
+        QuarantineStatus::Releasing(CloseReason::ManualUntaint),
+        QuarantineStatus::Closed(CloseReason::Recovered),
+    ];
+    for state in states {
+        let sent = sample(state);
+        assert_eq!(decode_incident(&incident(&sent).unwrap()).unwrap(), sent);
+    }
+}
+
+#[test]
+fn holds_survive_with_every_subject() {
+    let sent = vec![Hold {
+        actor: "ada".into(),
+        until: Timestamp::MAX,
+        faults: [
+            Subject::Node(node()),
+            Subject::Pool("a/b".into()),
+            Subject::Cluster,
+        ]
+        .map(fault_id)
+        .to_vec(),
+    }];
+    assert_eq!(decode_holds(&holds(&sent).unwrap()).unwrap(), sent);
+}
+
+#[test]
+fn a_damaged_record_is_an_error() {
+    for json in ["", "{}", "[1]", r#"[{"actor":"a"}]"#] {
+        assert!(decode_incident(json).is_err());
+        assert!(decode_holds(json).is_err());
+    }
+}

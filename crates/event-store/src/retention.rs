@@ -1,0 +1,193 @@
+//! What goes with age and size: old events first, never an open fault, never unnoticed.
+
+use std::time::Duration;
+
+use health_event::Subject;
+use jiff::{SignedDuration, Timestamp};
+use rusqlite::{Connection, params};
+
+use crate::changes::scopes_where;
+use crate::codec::nanos;
+use crate::ledger::Ledger;
+use crate::types::Pruned;
+
+/// Rows that one step removes of a kind: some 10 ms of the writer's time.
+const STEP: u64 = 500;
+/// Scopes whose memory one step looks at.
+const STEP_SCOPES: usize = 50;
+/// A consumer that moved within this time is waited for.
+const LIVE: SignedDuration = SignedDuration::from_hours(24);
+
+impl Ledger {
+    /// One step of retention.
+    pub(crate) fn prune(
+        &mut self,
+        connection: &Connection,
+        now: Timestamp,
+    ) -> rusqlite::Result<Pruned> {
+        let old = before(now, self.options.retention_age);
+        let memory = before(now, self.options.fault_memory);
+        let mut pruned = Pruned::default();
+        let last = self.last_to_go(connection, now, old)?;
+        pruned.events = drop_events(connection, last, now)?;
+        // Size beats the memory of repeats too.
+        let repeats = if self.over_size(connection)? {
+            now
+        } else {
+            memory
+        };
+        pruned.other_rows = drop_others(connection, old, repeats)?;
+        let scopes;
+        (scopes, pruned.forgotten) = self.forget(connection, memory)?;
+        pruned.more = pruned.events == STEP
+            || pruned.other_rows >= STEP
+            || scopes == STEP_SCOPES
+            || (pruned.events + pruned.other_rows > 0 && self.over_size(connection)?);
+        Ok(pruned)
+    }
+
+    /// The last event that goes in this step; 0 if none.
+    fn last_to_go(
+        &self,
+        connection: &Connection,
+        now: Timestamp,
+        old: Timestamp,
+    ) -> rusqlite::Result<u64> {
+        let mut oldest = connection
+            .prepare_cached("SELECT seq, received_at FROM events ORDER BY seq LIMIT ?1")?;
+        let oldest: Vec<(u64, i64)> = oldest
+            .query_map([STEP], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        if self.over_size(connection)? {
+            return Ok(oldest.last().map_or(0, |(seq, _)| *seq));
+        }
+        let live = now.saturating_sub(LIVE).unwrap_or(Timestamp::MIN);
+        let seen: Option<u64> = connection
+            .prepare_cached("SELECT min(seq) FROM consumers WHERE enabled AND moved_at >= ?1")?
+            .query_row([nanos(live)], |row| row.get(0))?;
+        let seen = seen.unwrap_or(u64::MAX);
+        Ok(oldest
+            .iter()
+            .take_while(|(seq, at)| *at < nanos(old) && *seq <= seen)
+            .last()
+            .map_or(0, |(seq, _)| *seq))
+    }
+
+    fn over_size(&self, connection: &Connection) -> rusqlite::Result<bool> {
+        Ok(live_bytes(connection)? > self.options.retention_bytes)
+    }
+
+    /// Forgets healthy statements and closed faults. Answers how many scopes it looked at and how
+    /// many rows went.
+    fn forget(
+        &mut self,
+        connection: &Connection,
+        memory: Timestamp,
+    ) -> rusqlite::Result<(usize, u64)> {
+        let scopes = scopes_where(
+            connection,
+            "SELECT subject, agent, component, check_name FROM scopes WHERE scope IN (
+                SELECT scope FROM clears WHERE received_at < ?1
+                UNION SELECT scope FROM faults
+                    WHERE open = 0 AND asserted = 0 AND last_at < ?1
+                LIMIT ?2)",
+            params![nanos(memory), STEP_SCOPES],
+        )?;
+        let mut forgotten = 0;
+        for key in &scopes {
+            forgotten += self.with_scope(connection, key, |ledger, scope| {
+                let boots = ledger.boots_of(connection, &scope.machine.clone())?;
+                let before = scope.state.faults.clone();
+                scope.state.forget(memory, &boots);
+                // What the agent still asserts stays known, so that its report finds it here.
+                // What was last received before that goes even where its sender's clock ran ahead.
+                for fault in before {
+                    let alive = scope.state.faults.iter().any(|f| f.row == fault.row);
+                    let row = scope.rows.get(&fault.row);
+                    let asserted = row.is_some_and(|row| row.asserted);
+                    let stale = row.is_some_and(|row| row.facts.last_at < memory);
+                    if !alive && asserted {
+                        scope.state.faults.push(fault);
+                    } else if alive && stale && !asserted && !fault.open {
+                        scope.state.faults.retain(|f| f.row != fault.row);
+                    }
+                }
+                let faults = scope.orphans().len() as u64;
+                Ok(faults + scope.drop_clears(connection)?)
+            })?;
+            if let Subject::Node(node) = &key.subject {
+                self.touch(node);
+            }
+        }
+        Ok((scopes.len(), forgotten))
+    }
+}
+
+/// Bytes of the database that hold content.
+pub(crate) fn live_bytes(connection: &Connection) -> rusqlite::Result<u64> {
+    let pragma = |sql| connection.query_row(sql, [], |row| row.get::<_, u64>(0));
+    let pages = pragma("PRAGMA page_count")?.saturating_sub(pragma("PRAGMA freelist_count")?);
+    Ok(pages * pragma("PRAGMA page_size")?)
+}
+
+fn before(now: Timestamp, span: Duration) -> Timestamp {
+    let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
+    now.saturating_sub(span).unwrap_or(Timestamp::MIN)
+}
+
+/// Removes events up to a position and writes down what consumers will miss.
+fn drop_events(connection: &Connection, last: u64, now: Timestamp) -> rusqlite::Result<u64> {
+    if last == 0 {
+        return Ok(0);
+    }
+    connection
+        .prepare_cached(
+            "INSERT INTO gaps (consumer, from_seq, to_seq, at)
+             SELECT name, seq + 1, ?1, ?2 FROM consumers WHERE seq < ?1
+             ON CONFLICT (consumer, from_seq) DO UPDATE SET
+                to_seq = excluded.to_seq, at = excluded.at",
+        )?
+        .execute(params![last, nanos(now)])?;
+    let gone = connection
+        .prepare_cached("DELETE FROM events WHERE seq <= ?1")?
+        .execute([last])?;
+    Ok(gone as u64)
+}
+
+fn drop_others(
+    connection: &Connection,
+    old: Timestamp,
+    repeats: Timestamp,
+) -> rusqlite::Result<u64> {
+    let steps = [
+        (
+            "DELETE FROM repeat_ids WHERE rowid IN (
+                SELECT rowid FROM repeat_ids ORDER BY rowid LIMIT ?2) AND received_at < ?1",
+            repeats,
+        ),
+        (
+            "DELETE FROM incidents WHERE id IN (
+                SELECT id FROM incidents WHERE closed_at IS NOT NULL AND closed_at < ?1 LIMIT ?2)",
+            old,
+        ),
+        (
+            "DELETE FROM transitions WHERE seq IN (
+                SELECT seq FROM transitions ORDER BY seq LIMIT ?2) AND at < ?1
+                AND incident NOT IN (SELECT id FROM incidents WHERE closed_at IS NULL)",
+            old,
+        ),
+        ("DELETE FROM gaps WHERE at < ?1 AND ?2", old),
+        (
+            "DELETE FROM spools WHERE at < ?1 AND ?2 AND EXISTS (
+                SELECT 1 FROM spools s WHERE s.node = spools.node AND s.at > spools.at)",
+            old,
+        ),
+    ];
+    let mut gone = 0;
+    for (sql, limit) in steps {
+        gone += connection
+            .prepare_cached(sql)?
+            .execute(params![nanos(limit), STEP])?;
+    }
+    Ok(gone as u64)
+}

@@ -89,6 +89,8 @@ pub struct PoolState {
     pub queue: BTreeSet<(Timestamp, NodeName)>,
     /// Times at which waiting nodes were let through by turn, oldest first; within the window.
     pub paced: VecDeque<Timestamp>,
+    /// When the first of the present queue went: it goes alone, for a window.
+    pub first_turn: Option<Timestamp>,
 }
 
 /// What took a node out.
@@ -275,10 +277,11 @@ impl BreakerState {
         if paced {
             pool.wait(ask, true);
             let first = pool.first_paced() == Some(ask.node);
-            if reached.is_some() || !first || pool.paced_room(config, ask.pool_size) == 0 {
+            if reached.is_some() || !first || pool.room(config, ask.pool_size, now) == 0 {
                 return Permit::Pace;
             }
             pool.paced.push_back(now);
+            pool.first_turn.get_or_insert(now);
         } else if let Some(bound) = reached {
             pool.tripped = Some(pool.trip(bound, now));
             pool.wait(ask, false);
@@ -362,7 +365,7 @@ impl BreakerState {
             Some(Bound::Rate) => pool.window.front().map(|t| t.at),
             // A release ends it, and the shell asks after each release.
             Some(Bound::Level) => return Due::default(),
-            None if pool.paced_room(config, pool_size) == 0 => pool.paced.front().copied(),
+            None if pool.room(config, pool_size, now) == 0 => pool.paced.front().copied(),
             None => {
                 return Due {
                     node: Some(node),
@@ -388,6 +391,9 @@ impl PoolState {
         while self.paced.front().is_some_and(|at| *at <= start) {
             self.paced.pop_front();
         }
+        if self.paced.is_empty() && self.queue.is_empty() {
+            self.first_turn = None;
+        }
     }
 
     /// The bound that leaves no room for one more node.
@@ -401,8 +407,14 @@ impl PoolState {
         }
     }
 
-    fn paced_room(&self, config: &Config, pool_size: usize) -> usize {
-        let a_window = (config.rate_bound(pool_size) / 10).max(1);
+    /// How many turns are left in the window.
+    fn room(&self, config: &Config, pool_size: usize, now: Timestamp) -> usize {
+        let alone = |first: Timestamp| now.duration_since(first) < config.window;
+        let a_window = match self.first_turn {
+            None => 1,
+            Some(first) if alone(first) => 1,
+            Some(_) => (config.rate_bound(pool_size) / 10).max(1),
+        };
         a_window.saturating_sub(self.paced.len())
     }
 

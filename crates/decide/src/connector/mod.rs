@@ -1,8 +1,25 @@
 //! What node conditions and Events say.
+//!
+//! A fatal fault makes the condition named like its check True; all that is well makes it False;
+//! an unhealthy event that is not fatal makes a core/v1 Event. Only the space of
+//! EXECUTE_REMEDIATION counts. The message is rendered from the open faults each time, never from
+//! the message that stands on the node.
+//!
+//! # Invariants (`tests`)
+//! - A check of which nothing is known is not written: the first write is what is known.
+//! - Kubernetes' own condition types, and types on the node that neither we nor the reference
+//!   write, are never touched. The reference's are left alone while it runs.
+//! - A message has at most [`Limits::message`] bytes, and a second decision on its own outcome
+//!   writes nothing.
+
+mod message;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use health_event::{Device, HealthEvent, RecommendedAction};
+use health_event::{Device, HealthEvent, ProcessingStrategy, RecommendedAction};
 use jiff::Timestamp;
 
 /// Greatest length of a condition's message, in bytes (the reference's default).
@@ -118,9 +135,128 @@ impl StatusWrite {
     }
 }
 
+/// Condition types of Kubernetes itself: no check can speak through these.
+const KUBERNETES_TYPES: [&str; 5] = [
+    "DiskPressure",
+    "MemoryPressure",
+    "NetworkUnavailable",
+    "PIDPressure",
+    "Ready",
+];
+
 /// Decides about one node's conditions.
-pub fn decide(_view: &View<'_>, _limits: Limits, _now: Timestamp) -> StatusWrite {
-    StatusWrite::default()
+pub fn decide(view: &View<'_>, limits: Limits, now: Timestamp) -> StatusWrite {
+    let mut fatal: BTreeMap<&str, Vec<&FaultEntry>> = BTreeMap::new();
+    for fault in view.faults.iter().filter(|f| f.fatal) {
+        fatal.entry(&fault.check).or_default().push(fault);
+    }
+    let mut kinds: BTreeSet<&str> = fatal.keys().copied().collect();
+    kinds.extend(view.healthy.keys().map(String::as_str));
+    kinds.extend(view.listed.iter().map(String::as_str));
+    let mut write = StatusWrite::default();
+    let mut listed = view.listed.clone();
+    for kind in kinds {
+        let wanted = match fatal.get(kind) {
+            Some(faults) => Wanted::Set(unhealthy(kind, faults, limits)),
+            None => without_fault(view, kind, now),
+        };
+        match wanted {
+            Wanted::Nothing => {}
+            Wanted::Remove => {
+                listed.remove(kind);
+                if view.conditions.contains_key(kind) {
+                    write.remove.insert(kind.to_owned());
+                }
+            }
+            Wanted::Set(condition) if may_write(view, kind, condition.is_true) => {
+                listed.insert(kind.to_owned());
+                write.set.extend(difference(view, condition));
+            }
+            Wanted::Set(_) => {}
+        }
+    }
+    if listed != *view.listed {
+        write.listed = Some(listed);
+    }
+    write
+}
+
+enum Wanted {
+    Nothing,
+    Remove,
+    Set(Condition),
+}
+
+fn without_fault(view: &View<'_>, kind: &str, now: Timestamp) -> Wanted {
+    let is_listed = view.listed.contains(kind);
+    if !view.configured.contains(kind) {
+        return if is_listed {
+            Wanted::Remove
+        } else {
+            Wanted::Nothing
+        };
+    }
+    let said = view.healthy.get(kind).copied();
+    // Nothing healthy was said, but what we wrote stands there and its fault has closed.
+    let stands = is_listed && view.conditions.get(kind).is_some_and(|c| c.is_true);
+    match said {
+        Some(at) => Wanted::Set(healthy(kind, at)),
+        None if stands => Wanted::Set(healthy(kind, now)),
+        None => Wanted::Nothing,
+    }
+}
+
+/// Whether a condition of this type is ours to write on this node.
+fn may_write(view: &View<'_>, kind: &str, is_true: bool) -> bool {
+    if KUBERNETES_TYPES.contains(&kind) {
+        return false;
+    }
+    if view.listed.contains(kind) || !view.conditions.contains_key(kind) {
+        return true;
+    }
+    view.reference_types.contains(kind)
+        && !view.reference_runs
+        && (is_true || view.settled.contains(kind))
+}
+
+/// The condition, if it says something else than the node's.
+fn difference(view: &View<'_>, mut condition: Condition) -> Option<Condition> {
+    let read = view.conditions.get(&condition.kind);
+    let same = read.is_some_and(|r| {
+        r.is_true == condition.is_true
+            && r.reason == condition.reason
+            && r.message == condition.message
+    });
+    if same {
+        return None;
+    }
+    if read.is_some_and(|r| r.is_true == condition.is_true) {
+        condition.transition_at = None;
+    }
+    Some(condition)
+}
+
+fn unhealthy(kind: &str, faults: &[&FaultEntry], limits: Limits) -> Condition {
+    let at = faults.iter().map(|f| f.last_at).max().unwrap_or_default();
+    Condition {
+        kind: kind.to_owned(),
+        is_true: true,
+        reason: format!("{kind}IsNotHealthy"),
+        message: message::message(&message::entries(faults), limits),
+        heartbeat_at: at,
+        transition_at: Some(at),
+    }
+}
+
+fn healthy(kind: &str, at: Timestamp) -> Condition {
+    Condition {
+        kind: kind.to_owned(),
+        is_true: false,
+        reason: format!("{kind}IsHealthy"),
+        message: "No Health Failures".to_owned(),
+        heartbeat_at: at,
+        transition_at: Some(at),
+    }
 }
 
 /// A core/v1 Event in namespace `default` about a node.
@@ -166,6 +302,17 @@ impl EventPost {
 }
 
 /// The Event that a stored health event makes: only unhealthy, non-fatal ones that may act.
-pub fn event_post(_event: &HealthEvent, _now: Timestamp) -> Option<EventPost> {
-    None
+pub fn event_post(event: &HealthEvent, limits: Limits, now: Timestamp) -> Option<EventPost> {
+    let acts = event.strategy == ProcessingStrategy::ExecuteRemediation;
+    if !acts || event.is_healthy || event.is_fatal {
+        return None;
+    }
+    Some(EventPost {
+        node: event.node_name.clone(),
+        kind: event.check_name.clone(),
+        reason: format!("{}IsNotHealthy", event.check_name),
+        message: message::message(&[message::Entry::of_event(event)], limits),
+        component: event.agent.clone(),
+        at: event.generated_at.unwrap_or(now),
+    })
 }

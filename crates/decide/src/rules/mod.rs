@@ -313,26 +313,29 @@ impl RuleSet {
     }
 }
 
-/// What a group of rule sets asks for: whether to cordon, and the taints, one effect for each key
-/// and value.
+/// What a group of rule sets, in the order of the configuration, asks for: whether to cordon, and
+/// the taints. For one key and value one effect, and for one key and effect one value, since the
+/// API server refuses a second.
 pub fn wanted<'a>(sets: impl IntoIterator<Item = &'a RuleSet>) -> (bool, BTreeSet<Taint>) {
     let mut cordon = false;
-    let mut taints: BTreeMap<(&str, &str), (i64, &Taint)> = BTreeMap::new();
+    let mut asked: Vec<(i64, &Taint)> = Vec::new();
     for set in sets {
         cordon |= set.config.cordon;
-        let Some(taint) = set.config.taint.as_ref().filter(|t| !t.key.is_empty()) else {
-            continue;
-        };
-        let entry = taints.entry((&taint.key, &taint.value));
-        let known = entry.or_insert((set.config.priority, taint));
-        if set.config.priority > known.0 {
-            *known = (set.config.priority, taint);
+        let taint = set.config.taint.as_ref().filter(|t| !t.key.is_empty());
+        asked.extend(taint.map(|t| (set.config.priority, t)));
+    }
+    // Stable: at equal priorities the earlier set stays first.
+    asked.sort_by_key(|(priority, _)| std::cmp::Reverse(*priority));
+    let mut chosen: BTreeSet<Taint> = BTreeSet::new();
+    for (_, taint) in asked {
+        let taken = chosen
+            .iter()
+            .any(|c| c.key == taint.key && (c.value == taint.value || c.effect == taint.effect));
+        if !taken {
+            chosen.insert(taint.clone());
         }
     }
-    (
-        cordon,
-        taints.into_values().map(|(_, t)| t.clone()).collect(),
-    )
+    (cordon, chosen)
 }
 
 fn node_context_of<'v>(env: &Arc<Env>, value: &'v NodeValue) -> Context<'v, 'v> {

@@ -2,7 +2,9 @@
 //! no such points.
 
 /// The points, so that a test can enumerate them and a misspelt name is refused.
-pub const POINTS: [&str; 10] = [
+pub const POINTS: [&str; 12] = [
+    "store.commit.before",
+    "store.commit.after",
     "ingest.before-append",
     "ingest.after-append",
     "report.before-compare",

@@ -15,8 +15,10 @@
 
 pub mod args;
 pub mod config;
+pub mod context;
 pub mod crash;
 pub mod kubernetes;
+pub mod requests;
 pub mod stop;
 pub mod workers;
 

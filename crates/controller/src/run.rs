@@ -1,1 +1,434 @@
-//! Wiring; being built.
+//! Wiring: from the command line to a running process, and to its end.
+//!
+//! Order: telemetry, health pages, lease, store, then everything else; a second instance waits at
+//! the lease and answers `/healthz` only. Every long-lived task runs under [`Tasks`]: one that ends
+//! ends the process with its error. SIGTERM and SIGINT stop in order: no new calls, running ones
+//! finish, the lease is given back, the store is closed.
+
+mod serve;
+mod tasks;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use event_store::{EventStore, Options};
+use telemetry::{Admin, ControllerMetrics, Readiness};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+
+use crate::args::Args;
+use crate::config::{Config, ConfigError, Problem, TrustMode};
+use crate::context::Context;
+use crate::kubernetes::{self, Kube};
+use crate::lease::{Leadership, Lease, Settings};
+use crate::nodes::{NodeCache, Wanted, watch};
+use crate::reports::{Reports, watch_silence};
+use crate::stop::{self, Stop};
+use crate::workers::WakeAll;
+use crate::{connector, quarantine, requests};
+use tasks::Tasks;
+
+/// Where a pod's service account is mounted.
+const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// Namespace outside a pod, unless configured.
+const NAMESPACE: &str = "warden";
+/// How often flapping faults are looked at.
+const FLAPPING: Duration = Duration::from_secs(5);
+/// How often retention runs.
+const PRUNE: Duration = Duration::from_secs(60);
+
+/// What can be said before anything starts: the settings in effect.
+#[derive(Debug)]
+pub struct Prepared {
+    config: Config,
+    kubeconfig: Option<PathBuf>,
+    insecure_local: bool,
+}
+
+/// Reads and checks everything that the command line names.
+///
+/// # Errors
+/// Everything that is wrong with the configuration, rule sets included.
+pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
+    #[cfg(debug_assertions)]
+    let Args {
+        config,
+        kubeconfig,
+        insecure_local,
+        crash_at,
+    } = args;
+    #[cfg(not(debug_assertions))]
+    let Args {
+        config,
+        kubeconfig,
+        insecure_local,
+    } = args;
+    #[cfg(debug_assertions)]
+    if let Some(point) = crash_at {
+        crate::crash::arm(&point);
+    }
+    let text = match &config {
+        None => String::new(),
+        Some(path) => std::fs::read_to_string(path).with_context(|| {
+            format!(
+                "reading the configuration {}; check --config",
+                path.display()
+            )
+        })?,
+    };
+    let mut config = Config::parse(&text)?;
+    if insecure_local {
+        make_local(&mut config)?;
+    }
+    check_rules(&config)?;
+    Ok(Prepared {
+        config,
+        kubeconfig,
+        insecure_local,
+    })
+}
+
+/// Plaintext, without tokens, on loopback: whatever else is configured to listen is refused.
+fn make_local(config: &mut Config) -> Result<(), ConfigError> {
+    config.ingest.mode = TrustMode::Off;
+    let mut problems = Vec::new();
+    let listens = [
+        ("ingest.listen", &mut config.ingest.listen),
+        (
+            "ingest.plaintext_listen",
+            &mut config.ingest.plaintext_listen,
+        ),
+        ("api.listen", &mut config.api.listen),
+    ];
+    for (key, listen) in listens {
+        let Some(address) = listen else { continue };
+        if address.ip().is_unspecified() {
+            address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+        }
+        if !address.ip().is_loopback() {
+            problems.push(Problem {
+                key: key.to_owned(),
+                value: format!("\"{address}\""),
+                allowed: "a loopback address with --insecure-local".to_owned(),
+            });
+        }
+    }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(ConfigError::Problems(problems))
+    }
+}
+
+/// Rule sets are checked before anything starts, whether or not the module is on.
+fn check_rules(config: &Config) -> Result<(), ConfigError> {
+    let errors = match quarantine::rule_sets(&config.quarantine) {
+        Ok(_) => return Ok(()),
+        Err(errors) => errors,
+    };
+    let problem = |error: decide::rules::RuleError| Problem {
+        key: "quarantine.rule-sets".to_owned(),
+        value: "…".to_owned(),
+        allowed: error.to_string(),
+    };
+    Err(ConfigError::Problems(
+        errors.into_iter().map(problem).collect(),
+    ))
+}
+
+/// Runs until a signal, or until a part ends.
+///
+/// # Errors
+/// What could not start, or ended.
+pub async fn run(prepared: Prepared) -> anyhow::Result<()> {
+    let Prepared {
+        config,
+        kubeconfig,
+        insecure_local,
+    } = prepared;
+    telemetry::logging::init(config.log.format, &config.log.filter)?;
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        "warden-controller starts"
+    );
+    for line in config.effective().lines() {
+        info!(target: "controller::config", "{line}");
+    }
+    if insecure_local {
+        warn!("--insecure-local: plaintext, no tokens, loopback only; never use it in production");
+    }
+    let (stopper, stop) = stop::channel();
+    let mut tasks = Tasks::default();
+    let outcome = {
+        let running = start_and_watch(config, kubeconfig, insecure_local, stop, &mut tasks);
+        tokio::select! {
+            outcome = running => outcome,
+            signal = stop_signal() => signal.map(|name| info!(signal = name, "stopping")),
+        }
+    };
+    stopper.stop();
+    tasks.finish().await;
+    outcome
+}
+
+/// The name of the signal that came.
+async fn stop_signal() -> anyhow::Result<&'static str> {
+    let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
+    Ok(tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    })
+}
+
+/// Ends only with the first task that ends, or with what could not start.
+async fn start_and_watch(
+    config: Config,
+    kubeconfig: Option<PathBuf>,
+    insecure_local: bool,
+    stop: Stop,
+    tasks: &mut Tasks,
+) -> anyhow::Result<()> {
+    let config = Arc::new(config);
+    let metrics = Arc::new(ControllerMetrics::new());
+    let readiness = Readiness::default();
+    let admin = Admin {
+        readiness: readiness.clone(),
+        metrics: Arc::clone(&metrics),
+    };
+    let pages = serve::pages(&config.api, admin, &stop, tasks).await?;
+    let lease_ready = readiness.subsystem("lease");
+    let store_ready = readiness.subsystem("store");
+    let nodes_ready = readiness.subsystem("nodes");
+
+    let kube_config = kubernetes::config(kubeconfig.as_deref()).await?;
+    let namespace = namespace(&config, &kube_config.default_namespace).await;
+    let client = kubernetes::client(&kube_config)?;
+    let kube = Kube::new(client.clone());
+    let lease_kube = Kube::new(kubernetes::client(&kube_config)?);
+    lease_ready.not_ready("waiting for the lease");
+    let leadership = lead(&config, lease_kube, &namespace, &stop, tasks).await?;
+    lease_ready.ready();
+    metrics.leader.set(1);
+
+    let store = open_store(&config)?;
+    let fencing = take_over(&store, leadership.fencing()).await?;
+    store_ready.ready();
+    let wakes = WakeAll::default();
+    let on_commit = wakes.clone();
+    store.on_commit(Box::new(move |commit| {
+        for node in &commit.nodes {
+            on_commit.wake(node);
+        }
+    }));
+    let nodes = NodeCache::new(quarantine::pools(&config.quarantine));
+    let reports = Reports::new(
+        store.clone(),
+        fencing,
+        wakes.clone(),
+        config.reports.interval,
+    );
+    let context = Context {
+        config: Arc::clone(&config),
+        store: store.clone(),
+        kube,
+        nodes: nodes.clone(),
+        reports,
+        wakes,
+        metrics,
+        readiness,
+        stop: stop.clone(),
+        fencing,
+        namespace,
+    };
+    let requests = start_modules(&context, leadership, tasks);
+    start_nodes(&context, nodes_ready, tasks)?;
+    start_upkeep(&context, tasks);
+    serve::api(&context, &client, requests, insecure_local, &pages)?;
+    serve::ingest(&context, &client, insecure_local, tasks).await?;
+    info!("warden-controller is up");
+    tasks.first_end().await
+}
+
+async fn namespace(config: &Config, of_client: &str) -> String {
+    if let Some(configured) = &config.kubernetes.namespace {
+        return configured.clone();
+    }
+    if tokio::fs::try_exists(POD_NAMESPACE)
+        .await
+        .unwrap_or_default()
+    {
+        of_client.to_owned()
+    } else {
+        NAMESPACE.to_owned()
+    }
+}
+
+async fn lead(
+    config: &Config,
+    kube: Kube,
+    namespace: &str,
+    stop: &Stop,
+    tasks: &mut Tasks,
+) -> anyhow::Result<Leadership> {
+    if !config.lease.enabled {
+        warn!("lease.enabled is false: nothing but the store's lock guards against a second one");
+        return Ok(Leadership::unguarded(0));
+    }
+    let host = tokio::fs::read_to_string("/etc/hostname")
+        .await
+        .unwrap_or_default();
+    let settings = Settings {
+        namespace: namespace.to_owned(),
+        name: config.lease.name.clone(),
+        identity: format!("{}_{}", host.trim(), ulid::Ulid::new()),
+        duration: config.lease.duration,
+    };
+    let lease = Lease::acquire(kube, settings, stop).await?;
+    let leadership = lease.leadership();
+    let stop = stop.clone();
+    tasks.spawn("lease", async move { Ok(lease.run(stop).await?) });
+    Ok(leadership)
+}
+
+fn open_store(config: &Config) -> anyhow::Result<EventStore> {
+    let wanted = &config.store;
+    let options = Options {
+        retention_age: wanted.max_age,
+        retention_bytes: wanted.max_bytes,
+        reserve: wanted.reserve,
+        allow_network_fs: wanted.allow_network_fs,
+        fault_memory: wanted.fault_memory,
+        crash_points: Some(Arc::new(crate::crash::point)),
+        ..Options::default()
+    };
+    let store = EventStore::open(&wanted.path, options)?;
+    if store.is_new() {
+        warn!(
+            id = store.store_id(),
+            path = %wanted.path.display(),
+            "a new store was made: if there was one before, it is lost; marks on nodes and agents' \
+             reports rebuild it"
+        );
+    } else {
+        info!(id = store.store_id(), path = %wanted.path.display(), "store opened");
+    }
+    Ok(store)
+}
+
+/// The number of this leadership: higher than any before, also if the Lease was deleted and counts
+/// anew.
+async fn take_over(store: &EventStore, lease_number: u64) -> anyhow::Result<u64> {
+    let number = lease_number.max(store.fencing()? + 1);
+    store.set_fencing(number).await?;
+    Ok(number)
+}
+
+/// Starts what is on; answers where persons' requests go.
+fn start_modules(
+    context: &Context,
+    leadership: Leadership,
+    tasks: &mut Tasks,
+) -> requests::Requests {
+    let (requests, asked) = requests::channel();
+    if context.config.quarantine.enabled {
+        let (context, leadership) = (context.clone(), leadership.clone());
+        tasks.spawn("quarantine", async move {
+            Ok(quarantine::run(context, leadership, asked).await?)
+        });
+    }
+    if context.config.connector.enabled {
+        let context = context.clone();
+        tasks.spawn("connector", async move {
+            Ok(connector::run(context, leadership).await?)
+        });
+    }
+    requests
+}
+
+/// The watch over nodes, and the one over their agents' silence.
+fn start_nodes(
+    context: &Context,
+    ready: telemetry::Subsystem,
+    tasks: &mut Tasks,
+) -> anyhow::Result<()> {
+    let config = &context.config.quarantine;
+    let wanted = if config.enabled {
+        let rules = quarantine::rule_sets(config);
+        let rules = rules.map_err(|_| anyhow::anyhow!("the rule sets passed the check before"))?;
+        quarantine::wanted(config, &rules)
+    } else {
+        Wanted::ours(&config.label_prefix)
+    };
+    let (kube, nodes, wakes) = (
+        context.kube.clone(),
+        context.nodes.clone(),
+        context.wakes.clone(),
+    );
+    tasks.spawn_endless("node watch", &context.stop, async move {
+        watch::run(&kube, &nodes, wanted, |node| wakes.wake(node)).await;
+        Ok(())
+    });
+    let synced = context.nodes.clone();
+    tasks.spawn_endless("node cache", &context.stop, async move {
+        synced.synced().await;
+        ready.ready();
+        std::future::pending().await
+    });
+    let (reports, nodes) = (context.reports.clone(), context.nodes.clone());
+    let (raise, metrics) = (
+        context.config.reports.agent_silent,
+        Arc::clone(&context.metrics),
+    );
+    tasks.spawn_endless("silent agents", &context.stop, async move {
+        match watch_silence(reports, nodes, raise, &metrics).await? {}
+    });
+    Ok(())
+}
+
+/// Flapping faults and retention.
+fn start_upkeep(context: &Context, tasks: &mut Tasks) {
+    let store = context.store.clone();
+    tasks.spawn_endless("flapping", &context.stop, async move {
+        loop {
+            tokio::time::sleep(FLAPPING).await;
+            if let Err(error) = store.release_flapping(jiff::Timestamp::now()).await {
+                warn!(code = error.code(), %error, "flapping faults were not looked at");
+            }
+        }
+    });
+    let store = context.store.clone();
+    tasks.spawn_endless("retention", &context.stop, async move {
+        loop {
+            tokio::time::sleep(PRUNE).await;
+            loop {
+                match store.prune(jiff::Timestamp::now()).await {
+                    Ok(pruned) if pruned.more => {}
+                    Ok(_) => break,
+                    Err(error) => {
+                        warn!(code = error.code(), %error, "retention did not run");
+                        break;
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn insecure_local_listens_on_loopback_only() {
+        let mut config = Config::default();
+        make_local(&mut config).unwrap();
+        assert_eq!(config.ingest.listen.unwrap().to_string(), "127.0.0.1:9440");
+        assert_eq!(config.ingest.mode, TrustMode::Off);
+        let mut config = Config::parse("[api]\nlisten = '10.0.0.1:80'").unwrap();
+        let error = make_local(&mut config).unwrap_err().to_string();
+        assert!(error.contains("api.listen = \"10.0.0.1:80\""), "{error}");
+    }
+}

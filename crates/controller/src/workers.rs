@@ -44,6 +44,28 @@ struct Queue {
     due: HashMap<NodeName, Timestamp>,
 }
 
+/// The workers of all modules. Cheap to clone; all clones are one list.
+#[derive(Debug, Clone, Default)]
+pub struct WakeAll(Arc<Mutex<Vec<Workers>>>);
+
+impl WakeAll {
+    /// Adds a module's workers.
+    pub fn add(&self, workers: &Workers) {
+        self.lock().push(workers.clone());
+    }
+
+    /// Wakes every module's work of the node; does not block.
+    pub fn wake(&self, node: &NodeName) {
+        for workers in self.lock().iter() {
+            workers.wake(node);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Workers>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A task that never ends by itself ended: its work panicked.
 #[derive(Debug, thiserror::Error)]
 #[error("a worker of {module} ended: {why}. This is a bug of Warden; please report it")]

@@ -1,1 +1,23 @@
-//! Being built.
+//! What the agents say about themselves, and what follows: edges get lost, levels don't.
+//!
+//! # Guarantees
+//! - A node's [`AgentState`] is what its agent's last report said; it survives a restart, so that
+//!   nobody counts as new or settled because we were away.
+//! - Only what detectors inside the agent assert is compared. A report is compared when everything
+//!   up to its number is stored; it closes no fault whose last event has a higher number, none of a
+//!   detector that is starting or blind, and none at all before an agent that began from nothing
+//!   has taken over what is open here.
+//! - After a start of the controller nobody is silent for three intervals.
+//!
+//! # Bounds
+//! 50 lists a second; the same pair of sets at most once an hour and node; 64 detectors a report.
+
+mod compare;
+mod service;
+mod silent;
+mod state;
+
+pub use compare::{Closable, DetectorStates, missing_there};
+pub use service::ReportService;
+pub use silent::watch_silence;
+pub use state::{AgentState, Reports, Standing};

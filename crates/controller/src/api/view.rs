@@ -1,0 +1,349 @@
+//! From what is stored and cached to what the API shows.
+
+use std::collections::HashMap;
+
+use event_store::{IncidentFilter, ReadError, StoredEvent, StoredFault, StoredTransition};
+use health_event::incident::{self, QuarantineStatus, Withheld};
+use health_event::{FaultId, NodeName};
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::types;
+use crate::context::Context;
+use crate::nodes::{ConditionStatus, NodeFacts, NodeTaint};
+use crate::reports::{AgentState, Standing};
+
+/// Incidents of a node that are shown.
+const SHOWN_INCIDENTS: usize = 20;
+
+pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status, ReadError> {
+    let stats = context.store.stats()?;
+    let (ready, parts) = context.readiness.report();
+    let nodes = context.nodes.all();
+    let (mut silent, mut missing) = (0, 0);
+    for node in &nodes {
+        match agent_word(context, &node.name, Some(node), now)?.1 {
+            "silent" => silent += 1,
+            "none" => missing += 1,
+            _ => {}
+        }
+    }
+    let open = context.store.open_incidents()?;
+    let out = open.iter().filter(|i| i.quarantine.is_out()).count();
+    let withheld = open.iter().filter(|i| is_withheld(&i.quarantine)).count();
+    Ok(types::Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        profile: context.config.profile.as_str().to_owned(),
+        dry_run: context.config.quarantine.dry_run,
+        ready,
+        parts: parts.lines().map(str::to_owned).collect(),
+        nodes: nodes.len(),
+        out,
+        withheld,
+        open_faults: stats.open_faults,
+        observed_faults: stats.observed_faults,
+        agents_silent: silent,
+        agents_missing: missing,
+        store: types::Store {
+            id: context.store.store_id().to_owned(),
+            last_seq: stats.last_seq,
+            first_seq: stats.first_seq,
+            live_bytes: stats.live_bytes,
+            free_bytes: stats.free_bytes,
+        },
+    })
+}
+
+pub(super) fn node_lines(
+    context: &Context,
+    now: Timestamp,
+) -> Result<Vec<types::NodeLine>, ReadError> {
+    let mut faults: HashMap<NodeName, usize> = HashMap::new();
+    for fault in context.store.open_faults_all()? {
+        if let health_event::Subject::Node(node) = fault.id.scope.subject {
+            *faults.entry(node).or_default() += 1;
+        }
+    }
+    let open = context.store.open_incidents()?;
+    let states: HashMap<&NodeName, &str> = open
+        .iter()
+        .map(|i| (&i.node, i.quarantine.as_str()))
+        .collect();
+    let mut lines = Vec::new();
+    for node in context.nodes.all() {
+        lines.push(types::NodeLine {
+            name: node.name.to_string(),
+            pool: context.nodes.pool_of(&node).to_owned(),
+            cordoned: node.is_cordoned(),
+            ready: ready(&node),
+            open_faults: faults.get(&node.name).copied().unwrap_or_default(),
+            state: states.get(&node.name).map(|state| (*state).to_owned()),
+            agent: agent_word(context, &node.name, Some(&node), now)?
+                .1
+                .to_owned(),
+        });
+    }
+    lines.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(lines)
+}
+
+pub(super) fn node(
+    context: &Context,
+    name: &NodeName,
+    now: Timestamp,
+) -> Result<types::Node, ReadError> {
+    let object = context.nodes.get(name);
+    let (agent, word) = agent_word(context, name, object.as_deref(), now)?;
+    let machine = object
+        .as_ref()
+        .map_or(agent.machine.as_str(), |node| node.machine());
+    let holds = context
+        .store
+        .machine(machine)?
+        .map(|m| m.holds)
+        .unwrap_or_default();
+    let filter = IncidentFilter {
+        node: Some(name.clone()),
+        ..IncidentFilter::default()
+    };
+    let incidents = context.store.incidents(&filter, SHOWN_INCIDENTS)?;
+    Ok(types::Node {
+        name: name.to_string(),
+        object: object.as_deref().map(|node| node_object(context, node)),
+        agent: types::Agent {
+            state: word.to_owned(),
+            version: agent.version,
+            last_report_at: agent.last_report_at,
+            process_since: agent.process_changed_at,
+            boot_id: agent.boot.to_string(),
+            unsettled: agent.unsettled,
+        },
+        faults: context
+            .store
+            .open_faults(name)?
+            .into_iter()
+            .map(fault)
+            .collect(),
+        observed: context
+            .store
+            .observed(name)?
+            .into_iter()
+            .map(fault)
+            .collect(),
+        incidents: incidents.iter().map(incident).collect(),
+        holds: holds
+            .iter()
+            .map(|hold| types::Hold {
+                actor: hold.actor.clone(),
+                until: hold.until,
+                faults: hold.faults.iter().map(ToString::to_string).collect(),
+            })
+            .collect(),
+    })
+}
+
+fn node_object(context: &Context, node: &NodeFacts) -> types::NodeObject {
+    let taint = |taint: &NodeTaint| format!("{}={}:{}", taint.key, taint.value, taint.effect);
+    types::NodeObject {
+        uid: node.uid.to_string(),
+        pool: context.nodes.pool_of(node).to_owned(),
+        cordoned: node.is_cordoned(),
+        taints: node.taints.iter().flatten().map(taint).collect(),
+        ready: ready(node),
+        boot_id: node.boot_id.to_string(),
+        system_uuid: node.system_uuid.to_string(),
+    }
+}
+
+fn ready(node: &NodeFacts) -> String {
+    let word = match node.ready {
+        Some(ConditionStatus::True) => "True",
+        Some(ConditionStatus::False) => "False",
+        Some(ConditionStatus::Unknown) | None => "Unknown",
+    };
+    word.to_owned()
+}
+
+/// The agent and one word for it.
+fn agent_word(
+    context: &Context,
+    name: &NodeName,
+    object: Option<&NodeFacts>,
+    now: Timestamp,
+) -> Result<(AgentState, &'static str), ReadError> {
+    let agent = context.reports.agent(name)?;
+    let since = object.map_or(now, |node| node.created_at);
+    let word = if !agent.expected {
+        "none"
+    } else if matches!(
+        context.reports.standing(&agent, since, now),
+        Standing::Silent(_)
+    ) {
+        "silent"
+    } else if agent.settled_boot.is_some() {
+        "settled"
+    } else {
+        "starting"
+    };
+    Ok((agent, word))
+}
+
+/// Twelve characters over a fault's whole identity.
+pub(super) fn fault_id(id: &FaultId) -> String {
+    let text = format!(
+        "{}\n{}\n{}\n{}\n{}\n{}\n{}",
+        id.scope.subject,
+        id.scope.agent,
+        id.scope.component_class,
+        id.scope.check_name,
+        id.key.space.name(),
+        id.key.device,
+        id.key.code,
+    );
+    let digest = Sha256::digest(text.as_bytes());
+    digest[..6]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+fn fault(fault: StoredFault) -> types::Fault {
+    types::Fault {
+        id: fault_id(&fault.id),
+        agent: fault.id.scope.agent,
+        component_class: fault.id.scope.component_class,
+        check: fault.id.scope.check_name,
+        device: fault.id.key.device.to_string(),
+        code: fault.id.key.code,
+        fatal: fault.fatal,
+        action: fault.action.name().to_owned(),
+        message: fault.event.message,
+        since: fault.opened_at,
+        last_at: fault.last_at,
+        count: fault.count,
+        sender: fault.sender.to_string(),
+        incident: fault.incident.map(|id| id.to_string()),
+    }
+}
+
+pub(super) fn incident(incident: &incident::Incident) -> types::Incident {
+    let taint = |t: &incident::Taint| format!("{}={}:{}", t.key, t.value, t.effect);
+    types::Incident {
+        id: incident.id.to_string(),
+        node: incident.node.to_string(),
+        node_uid: incident.node_uid.clone(),
+        version: incident.version,
+        state: incident.quarantine.as_str().to_owned(),
+        detail: detail(&incident.quarantine),
+        since: incident.since,
+        opened_at: incident.opened_at,
+        closed_at: incident.closed_at,
+        pool: incident.pool.clone(),
+        cordon: incident.marks.cordon,
+        cordon_pre_existing: incident.marks.cordon_pre_existing,
+        taints: incident.marks.taints.iter().map(taint).collect(),
+        faults: incident.faults.iter().map(incident_fault).collect(),
+        needs_operator: incident.needs_operator.clone(),
+        held_by: incident.held_by.clone(),
+    }
+}
+
+fn incident_fault(fault: &incident::IncidentFault) -> types::IncidentFault {
+    types::IncidentFault {
+        fault: fault.id.to_string(),
+        rules: fault.rules.iter().cloned().collect(),
+        action: fault.action.name().to_owned(),
+        joined_at: fault.joined_at,
+        closed_at: fault.closed_at,
+        seq: fault.seq,
+    }
+}
+
+fn detail(status: &QuarantineStatus) -> String {
+    match status {
+        QuarantineStatus::Withheld(Withheld::Breaker(bound)) => {
+            format!(
+                "the pool's breaker is tripped by its {} bound",
+                bound.as_str()
+            )
+        }
+        QuarantineStatus::Withheld(Withheld::FirstAction { until }) => {
+            format!("quarantine was switched on; nothing is done before {until}")
+        }
+        QuarantineStatus::Withheld(Withheld::Pace) => "nodes go one after the other".to_owned(),
+        QuarantineStatus::Releasing(reason) | QuarantineStatus::Closed(reason) => {
+            reason.as_str().to_owned()
+        }
+        QuarantineStatus::Observed | QuarantineStatus::Applying | QuarantineStatus::Quarantined => {
+            String::new()
+        }
+    }
+}
+
+fn is_withheld(status: &QuarantineStatus) -> bool {
+    matches!(status, QuarantineStatus::Withheld(_))
+}
+
+pub(super) fn step(step: StoredTransition) -> types::Step {
+    types::Step {
+        seq: step.seq,
+        incident: step.incident.to_string(),
+        node: step.node.to_string(),
+        at: step.at,
+        module: step.module,
+        from: step.from,
+        to: step.to,
+        cause: serde_json::from_str(&step.cause)
+            .unwrap_or_else(|_| serde_json::Value::String(step.cause.clone())),
+    }
+}
+
+pub(super) fn event(event: StoredEvent) -> types::Event {
+    let body = wire::decode_body(&event.body).unwrap_or_default();
+    types::Event {
+        seq: event.seq,
+        sender: event.sender.to_string(),
+        id: event.id,
+        node: event.node.to_string(),
+        generated_at: event.generated_at,
+        received_at: event.received_at,
+        strategy: event.strategy.name().to_owned(),
+        healthy: event.healthy,
+        fatal: event.fatal,
+        agent: event.agent,
+        component_class: event.component_class,
+        check: event.check_name,
+        codes: body.error_codes,
+        entities: body
+            .entities
+            .iter()
+            .map(|e| format!("{} {}", e.kind, e.value))
+            .collect(),
+        message: body.message,
+    }
+}
+
+pub(super) fn breaker(context: &Context) -> Result<Vec<types::BreakerPool>, ReadError> {
+    let open = context.store.open_incidents()?;
+    let mut pools = Vec::new();
+    for pool in context.nodes.pool_names() {
+        let of_pool = || open.iter().filter(|incident| incident.pool == pool);
+        // What the quarantine module keeps of a pool; its `trip` is null while closed.
+        let kept = context.store.state_get(&format!("breaker/{pool}"))?;
+        let kept: Option<serde_json::Value> =
+            kept.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let trip = kept.and_then(|kept| kept.get("trip").filter(|t| !t.is_null()).cloned());
+        pools.push(types::BreakerPool {
+            pool: pool.to_owned(),
+            nodes: context.nodes.pool_size(pool),
+            out: of_pool().filter(|i| i.quarantine.is_out()).count(),
+            withheld: of_pool()
+                .filter(|i| is_withheld(&i.quarantine))
+                .map(|i| i.node.to_string())
+                .collect(),
+            tripped: trip.is_some(),
+            trip,
+        });
+    }
+    Ok(pools)
+}

@@ -1,0 +1,221 @@
+//! Connections of senders: TCP, with TLS or without.
+//!
+//! A connection counts from its acceptance to its end; above the limit further callers wait
+//! outside, in the kernel's queue. A handshake that takes longer than ten seconds is ended.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use telemetry::ControllerMetrics;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::Connected;
+
+/// Longest TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Pause after an accept that failed (out of file descriptors), so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections between handshake and server.
+const HANDED_OVER: usize = 64;
+
+/// Why a port can't be served.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "listening on {address}: {source}. Is another process there? See ingest.listen, api.listen"
+)]
+pub struct ListenError {
+    address: SocketAddr,
+    source: io::Error,
+}
+
+impl ListenError {
+    /// Static name for metrics and messages.
+    pub fn code(&self) -> &'static str {
+        "listen"
+    }
+}
+
+/// Takes a port.
+///
+/// # Errors
+/// [`ListenError`].
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| ListenError { address, source })
+}
+
+/// What all listeners of a process share.
+#[derive(Debug, Clone)]
+pub struct Connections {
+    permits: Arc<Semaphore>,
+    metrics: Arc<ControllerMetrics>,
+}
+
+impl Connections {
+    /// At most this many.
+    pub fn new(most: usize, metrics: Arc<ControllerMetrics>) -> Self {
+        Self {
+            permits: Arc::new(Semaphore::new(most)),
+            metrics,
+        }
+    }
+
+    /// The connections of a listener, as tonic takes them, until the receiver is dropped.
+    pub fn incoming(
+        &self,
+        listener: TcpListener,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> mpsc::Receiver<io::Result<Connection>> {
+        let (sender, receiver) = mpsc::channel(HANDED_OVER);
+        let acceptor = tls.map(TlsAcceptor::from);
+        tokio::spawn(accept(self.clone(), listener, acceptor, sender));
+        receiver
+    }
+}
+
+async fn accept(
+    connections: Connections,
+    listener: TcpListener,
+    acceptor: Option<TlsAcceptor>,
+    sender: mpsc::Sender<io::Result<Connection>>,
+) {
+    loop {
+        let Ok(permit) = Arc::clone(&connections.permits).acquire_owned().await else {
+            return;
+        };
+        let accepted = tokio::select! {
+            () = sender.closed() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, _)) = accepted else {
+            // The next call fails the same way while the cause lasts; readiness of the port is
+            // seen by its callers.
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let (acceptor, sender) = (acceptor.clone(), sender.clone());
+        let counted = Counted::new(permit, &connections.metrics);
+        tokio::spawn(async move {
+            if let Some(connection) = prepare(stream, acceptor, counted).await {
+                // An error means that the server is gone, and the connection with it.
+                let _ = sender.send(Ok(connection)).await;
+            }
+        });
+    }
+}
+
+/// A caller that does not speak TLS, or hangs, is nobody's business: it is dropped in silence.
+async fn prepare(
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    counted: Counted,
+) -> Option<Connection> {
+    stream.set_nodelay(true).ok()?;
+    let peer = stream.peer_addr().ok();
+    let transport = match acceptor {
+        None => Transport::Plain(stream),
+        Some(acceptor) => {
+            let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await;
+            Transport::Tls(Box::new(handshake.ok()?.ok()?))
+        }
+    };
+    Some(Connection {
+        transport,
+        peer,
+        _counted: counted,
+    })
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Connection {
+    transport: Transport,
+    peer: Option<SocketAddr>,
+    _counted: Counted,
+}
+
+#[derive(Debug)]
+enum Transport {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Counts a connection as long as it lives.
+#[derive(Debug)]
+struct Counted {
+    metrics: Arc<ControllerMetrics>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Counted {
+    fn new(permit: OwnedSemaphorePermit, metrics: &Arc<ControllerMetrics>) -> Self {
+        metrics.ingest_connections.inc();
+        Self {
+            metrics: Arc::clone(metrics),
+            _permit: permit,
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.metrics.ingest_connections.dec();
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Option<SocketAddr>;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.peer
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.transport {
+            Transport::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(context),
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! `datamodels.PlatformConnector`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use event_store::{EventStore, Fingerprint, NewEvent, WriteError};
+use health_event::{HealthEvent, NodeName, Order, checks, keys};
+use jiff::Timestamp;
+use prost::Message as _;
+use telemetry::ControllerMetrics;
+use telemetry::metrics::RefusalLabel;
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
+use wire::Accepted;
+use wire::datamodels::HealthEvents;
+use wire::datamodels::platform_connector_server::PlatformConnector;
+
+use super::limits::{Limits, Verdict};
+use super::skew::ClockSkews;
+use super::with_retry_hint;
+use crate::crash;
+use crate::trust::{Caller, Gate};
+
+/// When a caller that found the store busy or full should ask again.
+const RETRY_STORE: Duration = Duration::from_secs(1);
+
+/// Takes events in.
+#[derive(Debug, Clone)]
+pub struct EventService {
+    gate: Arc<Gate>,
+    store: EventStore,
+    limits: Arc<Limits>,
+    skews: Arc<ClockSkews>,
+    metrics: Arc<ControllerMetrics>,
+}
+
+impl EventService {
+    /// Over its parts.
+    pub fn new(
+        gate: Arc<Gate>,
+        store: EventStore,
+        limits: Arc<Limits>,
+        skews: Arc<ClockSkews>,
+        metrics: Arc<ControllerMetrics>,
+    ) -> Self {
+        Self {
+            gate,
+            store,
+            limits,
+            skews,
+            metrics,
+        }
+    }
+
+    async fn take_in(
+        &self,
+        request: Request<HealthEvents>,
+        started: Instant,
+    ) -> Result<(), Status> {
+        let (headers, _, batch) = request.into_parts();
+        let count = batch.events.len();
+        let received = u64::try_from(count).unwrap_or(u64::MAX);
+        self.metrics
+            .platform_connector_health_events_received
+            .inc_by(received);
+        let caller = self
+            .gate
+            .identify(&headers)
+            .await
+            .map_err(|denied| denied.status())?;
+        let now = Timestamp::now();
+        let fingerprints: Vec<Fingerprint> = batch
+            .events
+            .iter()
+            .map(|e| Fingerprint::of(&e.encode_to_vec()))
+            .collect();
+        let accepted = wire::accept(batch, None, now).map_err(|refusal| {
+            self.count_refusal(refusal.code());
+            refusal.status()
+        })?;
+        let mut events = Vec::with_capacity(count);
+        for (index, (accepted, fingerprint)) in accepted.into_iter().zip(fingerprints).enumerate() {
+            let node = self.speaks_for(&caller, &accepted)?;
+            let skewed = accepted.clock_skew;
+            let event = new_event(&caller, node.clone(), accepted.event, fingerprint, now)
+                .map_err(|why| {
+                    self.count_refusal("bad_order");
+                    Status::invalid_argument(format!("event {index}: {why}"))
+                })?;
+            self.skews.note(&event, skewed, now, &mut events);
+            events.push(event);
+        }
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.slow_down(&events).await?;
+        crash::point("ingest.before-append");
+        self.store.append(events).await.map_err(|error| {
+            self.count_refusal(error.code());
+            status_of(&error)
+        })?;
+        crash::point("ingest.after-append");
+        self.metrics.ingest_stored.inc_by(received);
+        self.metrics
+            .ingest_acknowledge_seconds
+            .observe(started.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    fn speaks_for(&self, caller: &Caller, accepted: &Accepted) -> Result<NodeName, Status> {
+        let name = &accepted.event.node_name;
+        self.gate
+            .may_speak_for(caller, name)
+            .map_err(|denied| denied.status())?;
+        NodeName::new(name).map_err(|error| Status::invalid_argument(error.to_string()))
+    }
+
+    async fn slow_down(&self, events: &[NewEvent]) -> Result<(), Status> {
+        let Some(first) = events.first() else {
+            return Ok(());
+        };
+        let bytes = events.iter().map(|e| e.body.len()).sum();
+        let urgent = events
+            .iter()
+            .any(|e| e.event.is_fatal && !e.event.is_healthy);
+        match self
+            .limits
+            .take(&first.sender, events.len(), bytes, urgent, Instant::now())
+        {
+            Verdict::Pass(wait) => {
+                if !wait.is_zero() {
+                    tokio::time::sleep(wait).await;
+                }
+                Ok(())
+            }
+            Verdict::TooFast(wait) => {
+                self.count_refusal("too_fast");
+                let text = "the sender is above ingest.sender_rate; send the batch again";
+                Err(with_retry_hint(Status::unavailable(text), wait))
+            }
+            Verdict::ShareUsed(wait) => {
+                self.count_refusal("store_share");
+                let text = "the sender has used up its share of the store (a twentieth of \
+                            store.max_bytes in store.max_age); send the batch again";
+                let wait = wait.min(Duration::from_secs(60));
+                Err(with_retry_hint(Status::unavailable(text), wait))
+            }
+        }
+    }
+
+    fn count_refusal(&self, code: &'static str) {
+        let label = RefusalLabel {
+            code: code.to_owned(),
+            mode: "refused".to_owned(),
+        };
+        self.metrics.ingest_refused.get_or_create(&label).inc();
+    }
+}
+
+#[tonic::async_trait]
+impl PlatformConnector for EventService {
+    async fn health_event_occurred_v1(
+        &self,
+        request: Request<HealthEvents>,
+    ) -> Result<Response<()>, Status> {
+        let started = Instant::now();
+        // A caller that hangs up does not take back what is being written: the rest runs in a task
+        // of its own, so that no half of it is lost with the connection.
+        let service = self.clone();
+        let work = tokio::spawn(async move { service.take_in(request, started).await });
+        let done = work.await;
+        done.unwrap_or_else(|_| Err(Status::internal("taking the batch in failed; see the log")))?;
+        Ok(Response::new(()))
+    }
+}
+
+/// The gRPC answer to a write that did not happen. Everything but a bug can be sent again.
+pub(crate) fn status_of(error: &WriteError) -> Status {
+    with_retry_hint(Status::unavailable(error.to_string()), RETRY_STORE)
+}
+
+/// An event as the store takes it, with what its sender may and may not say.
+///
+/// # Errors
+/// The text of a bad order.
+pub(crate) fn new_event(
+    caller: &Caller,
+    node: NodeName,
+    mut event: HealthEvent,
+    fingerprint: Fingerprint,
+    now: Timestamp,
+) -> Result<NewEvent, String> {
+    let order = match (caller, event.metadata.get(keys::ORDER)) {
+        (Caller::Agent(_) | Caller::Unchecked, Some(text)) => {
+            Some(text.parse::<Order>().map_err(|error| error.to_string())?)
+        }
+        (_, None) => None,
+    };
+    let from_agent = matches!(caller, Caller::Agent(_)) || order.is_some();
+    if !from_agent {
+        event
+            .metadata
+            .retain(|key, _| !key.starts_with(keys::PREFIX) || key == keys::CLAIMED_TIME);
+    }
+    let asserted = from_agent && !event.is_healthy && event.metadata.contains_key(keys::DETECTOR);
+    Ok(NewEvent {
+        sender: caller.sender(&node, from_agent),
+        machine: event
+            .metadata
+            .get(keys::MACHINE_ID)
+            .cloned()
+            .unwrap_or_default(),
+        order,
+        received_at: now,
+        body: wire::encode_body(&event),
+        fingerprint,
+        asserted_by_agent: asserted,
+        newest_counts: newest_counts(&event),
+        inclusive: false,
+        out_of_turn: false,
+        node,
+        event,
+    })
+}
+
+/// XID 154 states what the driver recommends now: its newest line replaces the earlier ones
+/// (wire-agent 6, rule 11).
+fn newest_counts(event: &HealthEvent) -> bool {
+    event.agent == checks::SYSLOG_AGENT
+        && event.check_name == checks::XID
+        && event.error_codes == ["154"]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(metadata: &[(&str, &str)]) -> HealthEvent {
+        HealthEvent {
+            check_name: "Check".into(),
+            node_name: "gpu-1".into(),
+            metadata: metadata
+                .iter()
+                .map(|(k, v)| ((*k).into(), (*v).into()))
+                .collect(),
+            ..HealthEvent::default()
+        }
+    }
+
+    fn taken(caller: &Caller, metadata: &[(&str, &str)]) -> Result<NewEvent, String> {
+        let node = NodeName::new("gpu-1").unwrap();
+        new_event(
+            caller,
+            node,
+            event(metadata),
+            Fingerprint([0; 16]),
+            Timestamp::UNIX_EPOCH,
+        )
+    }
+
+    const OURS: [(&str, &str); 4] = [
+        (keys::ORDER, "b/s/7"),
+        (keys::DETECTOR, "kernel-log"),
+        (keys::MACHINE_ID, "m"),
+        ("free", "kept"),
+    ];
+
+    #[test]
+    fn an_agents_own_keys_count() {
+        let agent = Caller::Agent(NodeName::new("gpu-1").unwrap());
+        let new = taken(&agent, &OURS).unwrap();
+        assert_eq!(new.sender.as_str(), "agent:gpu-1");
+        assert_eq!(new.order.unwrap().number, 7);
+        assert_eq!(new.machine, "m");
+        assert!(new.asserted_by_agent);
+        let error = taken(&agent, &[(keys::ORDER, "7")]).unwrap_err();
+        assert!(error.contains("BOOT/SPOOL/NUMBER"), "{error}");
+    }
+
+    #[test]
+    fn a_socket_senders_event_is_not_asserted_by_the_agent() {
+        let agent = Caller::Agent(NodeName::new("gpu-1").unwrap());
+        let new = taken(&agent, &OURS[..1]).unwrap();
+        assert!(!new.asserted_by_agent);
+    }
+
+    #[test]
+    fn from_anybody_else_they_are_taken_off() {
+        let new = taken(&Caller::Unchecked, &OURS[1..]).unwrap();
+        assert_eq!(new.sender.as_str(), "unchecked");
+        assert_eq!(new.event.metadata.keys().collect::<Vec<_>>(), ["free"]);
+        assert!(!new.asserted_by_agent && new.machine.is_empty());
+    }
+
+    #[test]
+    fn only_xid_154_alone_is_replaced_by_its_newest() {
+        let mut xid = event(&[]);
+        xid.agent = checks::SYSLOG_AGENT.into();
+        xid.check_name = checks::XID.into();
+        xid.error_codes = vec!["154".into()];
+        assert!(newest_counts(&xid));
+        xid.error_codes = vec!["79".into()];
+        assert!(!newest_counts(&xid));
+    }
+}

@@ -1,0 +1,103 @@
+//! `ClockSkew`: a fault of our own for a sender whose clock runs ahead.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use event_store::{EventStore, Fingerprint, NewEvent};
+use health_event::{HealthEvent, NodeName, Sender, Subject, checks};
+use jiff::Timestamp;
+
+/// The check's name.
+const CLOCK_SKEW: &str = "ClockSkew";
+
+/// Nodes whose clock is known to run ahead.
+#[derive(Debug, Default)]
+pub struct ClockSkews(Mutex<HashSet<NodeName>>);
+
+impl ClockSkews {
+    /// With what the store has open.
+    ///
+    /// # Errors
+    /// The store can't be read.
+    pub fn load(store: &EventStore) -> Result<Self, event_store::ReadError> {
+        let open =
+            store
+                .open_faults_all()?
+                .into_iter()
+                .filter_map(|fault| match fault.id.scope.subject {
+                    Subject::Node(node) if fault.id.scope.check_name == CLOCK_SKEW => Some(node),
+                    Subject::Node(_) | Subject::Pool(_) | Subject::Cluster => None,
+                });
+        Ok(Self(Mutex::new(open.collect())))
+    }
+
+    /// Adds to a batch the event that opens or closes the node's fault, if this event shows that
+    /// it must.
+    pub(super) fn note(
+        &self,
+        event: &NewEvent,
+        skewed: bool,
+        now: Timestamp,
+        batch: &mut Vec<NewEvent>,
+    ) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = if skewed {
+            known.insert(event.node.clone())
+        } else {
+            known.remove(&event.node)
+        };
+        if changed {
+            let message = if skewed {
+                format!(
+                    "{} claims times more than 10 min ahead of the controller",
+                    event.sender
+                )
+            } else {
+                "the clock is right again".to_owned()
+            };
+            batch.push(own_event(
+                event.node.clone(),
+                CLOCK_SKEW,
+                !skewed,
+                message,
+                now,
+            ));
+        }
+    }
+}
+
+/// An event of the controller's own about a node's agent; never fatal.
+pub(crate) fn own_event(
+    node: NodeName,
+    check: &str,
+    healthy: bool,
+    message: String,
+    now: Timestamp,
+) -> NewEvent {
+    let event = HealthEvent {
+        id: ulid::Ulid::new().to_string(),
+        agent: checks::WARDEN_AGENT.to_owned(),
+        component_class: "Agent".to_owned(),
+        check_name: check.to_owned(),
+        is_healthy: healthy,
+        message,
+        node_name: node.to_string(),
+        generated_at: Some(now),
+        ..HealthEvent::default()
+    };
+    let body = wire::encode_body(&event);
+    NewEvent {
+        sender: Sender::controller(),
+        node,
+        machine: String::new(),
+        order: None,
+        received_at: now,
+        fingerprint: Fingerprint::of(&body),
+        body,
+        event,
+        asserted_by_agent: false,
+        newest_counts: false,
+        inclusive: false,
+        out_of_turn: false,
+    }
+}

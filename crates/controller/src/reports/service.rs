@@ -1,0 +1,438 @@
+//! `warden.v1.Agent/Report`.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use event_store::{Fingerprint, NewEvent};
+use health_event::{BootId, CloseCause, HealthEvent, NodeName, SentIdentity};
+use jiff::Timestamp;
+use prost::Message as _;
+use telemetry::ControllerMetrics;
+use telemetry::metrics::OutcomeLabel;
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
+use tracing::warn;
+use wire::datamodels as pb;
+use wire::warden::v1::agent_server::Agent;
+use wire::warden::v1::{ReportReply, ReportRequest};
+
+use super::compare::{self, Closable, DetectorStates, missing_there};
+use super::state::{AgentState, Reports};
+use crate::crash;
+use crate::ingest::{new_event, status_of};
+use crate::nodes::NodeCache;
+use crate::trust::{Caller, Gate};
+
+/// Lists asked for a second, over all nodes.
+const LISTS_A_SECOND: u32 = 50;
+/// The same pair of sets is not asked for again within this.
+const SAME_PAIR: Duration = Duration::from_secs(3_600);
+/// Detectors of a report at most.
+const MOST_DETECTORS: usize = 64;
+/// Longest short text (names, versions, ids).
+const LONGEST_TEXT: usize = 256;
+/// Events handed to an agent that began from nothing, at most: what fits into its 4 MiB.
+const MOST_ADOPTED: usize = 1_000;
+/// Bytes of them at most.
+const MOST_ADOPTED_BYTES: usize = 3 * 1024 * 1024;
+
+/// Takes reports in.
+#[derive(Debug, Clone)]
+pub struct ReportService {
+    gate: Arc<Gate>,
+    reports: Reports,
+    nodes: NodeCache,
+    asked: Arc<Mutex<Asked>>,
+    metrics: Arc<ControllerMetrics>,
+}
+
+/// Which lists were asked for.
+#[derive(Debug, Default)]
+struct Asked {
+    second: Option<Instant>,
+    in_second: u32,
+    pairs: HashMap<NodeName, (Pair, Instant)>,
+    /// Nodes whose mismatch a list did not change: logged once.
+    logged: HashSet<NodeName>,
+}
+
+/// The two sets, and what the detectors said of themselves.
+type Pair = ([u8; 32], Vec<u8>, Vec<(String, i32)>);
+
+impl ReportService {
+    /// Over its parts.
+    pub fn new(
+        gate: Arc<Gate>,
+        reports: Reports,
+        nodes: NodeCache,
+        metrics: Arc<ControllerMetrics>,
+    ) -> Self {
+        Self {
+            gate,
+            reports,
+            nodes,
+            asked: Arc::default(),
+            metrics,
+        }
+    }
+
+    async fn take_in(&self, request: Request<ReportRequest>) -> Result<ReportReply, Status> {
+        let (headers, _, report) = request.into_parts();
+        let caller = self
+            .gate
+            .identify(&headers)
+            .await
+            .map_err(|denied| denied.status())?;
+        let node = check(&report).map_err(Status::invalid_argument)?;
+        self.gate
+            .may_speak_for(&caller, node.as_str())
+            .map_err(|denied| denied.status())?;
+        self.metrics.reports.inc();
+        let now = Timestamp::now();
+        let detectors = DetectorStates::new(&report.detectors);
+        let boot = BootId::new(&report.boot_id);
+        if !report.machine_id.is_empty() && !boot.is_unknown() {
+            let store = self.reports.store();
+            let observed = store.observe_boot(&report.machine_id, &boot, &report.spool_id, now);
+            observed.await.map_err(|error| status_of(&error))?;
+        }
+        // The events of a list come before the state that says "settled": whoever is woken by the
+        // latter must find the former.
+        let (want_list, adopt) = self
+            .reconcile(&caller, &node, &report, &detectors, now)
+            .await?;
+        let before = self
+            .reports
+            .agent(&node)
+            .map_err(|error| internal(&error))?;
+        let state = state_after(before, &report, &detectors, boot, now);
+        self.reports
+            .put(&node, state)
+            .await
+            .map_err(|error| status_of(&error))?;
+        let nodes = self
+            .nodes
+            .pool_names()
+            .map(|pool| self.nodes.pool_size(pool))
+            .sum();
+        let interval = self.reports.next_interval(nodes).as_secs();
+        Ok(ReportReply {
+            next_interval_seconds: u32::try_from(interval).unwrap_or(u32::MAX).max(1),
+            want_list,
+            adopt,
+        })
+    }
+
+    /// Answers whether the list is wanted, and what the agent has to take over.
+    async fn reconcile(
+        &self,
+        caller: &Caller,
+        node: &NodeName,
+        report: &ReportRequest,
+        detectors: &DetectorStates,
+        now: Timestamp,
+    ) -> Result<(bool, Vec<pb::HealthEvent>), Status> {
+        if report.started_from_nothing {
+            return Ok((false, self.adoptable(node)?));
+        }
+        let Some(asserted) = &report.asserted else {
+            return Ok((false, Vec::new()));
+        };
+        if asserted.hash_version != SentIdentity::VERSION || !self.is_caught_up(node, report)? {
+            return Ok((false, Vec::new()));
+        }
+        crash::point("report.before-compare");
+        let ours = self.asserted_here(node)?;
+        let our_hash = SentIdentity::hash_of_set(ours.iter().map(|c| c.fault.sent));
+        if our_hash[..] == asserted.hash[..] {
+            self.forget(node);
+            return Ok((false, Vec::new()));
+        }
+        if report.has_list {
+            self.settle_list(caller, node, report, detectors, &ours, now)
+                .await?;
+            return Ok((false, Vec::new()));
+        }
+        let pair = (our_hash, asserted.hash.clone(), detectors.signature());
+        Ok((self.may_ask(node, pair), Vec::new()))
+    }
+
+    /// Whether everything up to the report's number is stored here.
+    fn is_caught_up(&self, node: &NodeName, report: &ReportRequest) -> Result<bool, Status> {
+        if report.last_number == 0 {
+            return Ok(true);
+        }
+        let stored = self
+            .reports
+            .store()
+            .last_stored_number(node, &report.spool_id);
+        let stored = stored.map_err(|error| internal(&error))?;
+        Ok(stored.is_some_and(|stored| stored >= report.last_number))
+    }
+
+    fn asserted_here(&self, node: &NodeName) -> Result<Vec<Closable>, Status> {
+        let store = self.reports.store();
+        let asserted = store.asserted_set(node).map_err(|error| internal(&error))?;
+        let mut ours = Vec::with_capacity(asserted.len());
+        for fault in asserted {
+            let stored = store.fault(&fault.id).map_err(|error| internal(&error))?;
+            let detector = stored
+                .map(|f| compare::detector_of(&f.event))
+                .unwrap_or_default();
+            ours.push(Closable { fault, detector });
+        }
+        Ok(ours)
+    }
+
+    /// Takes in what is missing here and closes what is missing there.
+    async fn settle_list(
+        &self,
+        caller: &Caller,
+        node: &NodeName,
+        report: &ReportRequest,
+        detectors: &DetectorStates,
+        ours: &[Closable],
+        now: Timestamp,
+    ) -> Result<(), Status> {
+        let events = accept_list(caller, node, report, now)?;
+        let listed: Vec<HealthEvent> = events.iter().map(|e| e.event.clone()).collect();
+        let theirs = compare::identities(&listed);
+        let known: HashSet<SentIdentity> = ours.iter().map(|c| c.fault.sent).collect();
+        let missing_here: Vec<NewEvent> = events
+            .into_iter()
+            .filter(|e| {
+                compare::identities_of(&e.event)
+                    .iter()
+                    .any(|id| !known.contains(id))
+            })
+            .collect();
+        let gone = missing_there(
+            ours,
+            &theirs,
+            detectors,
+            &report.spool_id,
+            report.last_number,
+        );
+        let changes = missing_here.len() + gone.len();
+        let store = self.reports.store();
+        if !missing_here.is_empty() {
+            store
+                .append(missing_here)
+                .await
+                .map_err(|error| status_of(&error))?;
+        }
+        for id in gone {
+            let closed = store
+                .close_fault(&id, CloseCause::NoLongerAsserted, now)
+                .await;
+            closed.map_err(|error| status_of(&error))?;
+        }
+        crash::point("report.after-close");
+        if changes == 0 {
+            self.count("unchanged");
+            self.log_once(node);
+        } else {
+            self.count("reconciled");
+        }
+        Ok(())
+    }
+
+    /// The last events of the faults that this agent's detectors have open here.
+    fn adoptable(&self, node: &NodeName) -> Result<Vec<pb::HealthEvent>, Status> {
+        let mut adopt = Vec::new();
+        let mut bytes = 0;
+        let store = self.reports.store();
+        for asserted in store.asserted_set(node).map_err(|error| internal(&error))? {
+            let fault = store
+                .fault(&asserted.id)
+                .map_err(|error| internal(&error))?;
+            let Some(fault) = fault.filter(|fault| fault.open) else {
+                continue;
+            };
+            let event = pb::HealthEvent::from(fault.event);
+            bytes += event.encoded_len();
+            if adopt.len() >= MOST_ADOPTED || bytes > MOST_ADOPTED_BYTES {
+                warn!(%node, "more open faults than an agent can take over in one answer");
+                break;
+            }
+            if !adopt.contains(&event) {
+                adopt.push(event);
+            }
+        }
+        self.count("adopted");
+        Ok(adopt)
+    }
+
+    fn may_ask(&self, node: &NodeName, pair: Pair) -> bool {
+        let now = Instant::now();
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = asked.may_ask(node, pair, now);
+        drop(asked);
+        self.count(if may { "asked" } else { "not_asked" });
+        may
+    }
+
+    fn forget(&self, node: &NodeName) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.pairs.remove(node);
+        asked.logged.remove(node);
+    }
+
+    fn log_once(&self, node: &NodeName) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.logged.insert(node.clone()) {
+            warn!(
+                %node,
+                "the agent's list of asserted faults changed nothing although the sets differ; \
+                 nothing is altered"
+            );
+        }
+    }
+
+    fn count(&self, outcome: &str) {
+        let label = OutcomeLabel {
+            outcome: outcome.to_owned(),
+        };
+        self.metrics.report_lists.get_or_create(&label).inc();
+    }
+}
+
+impl Asked {
+    fn may_ask(&mut self, node: &NodeName, pair: Pair, now: Instant) -> bool {
+        if let Some((last, at)) = self.pairs.get(node)
+            && *last == pair
+            && now.duration_since(*at) < SAME_PAIR
+        {
+            return false;
+        }
+        let fresh = |at: Instant| now.duration_since(at) < Duration::from_secs(1);
+        if !self.second.is_some_and(fresh) {
+            self.second = Some(now);
+            self.in_second = 0;
+        }
+        if self.in_second >= LISTS_A_SECOND {
+            return false;
+        }
+        self.in_second += 1;
+        self.pairs.insert(node.clone(), (pair, now));
+        true
+    }
+}
+
+#[tonic::async_trait]
+impl Agent for ReportService {
+    async fn report(
+        &self,
+        request: Request<ReportRequest>,
+    ) -> Result<Response<ReportReply>, Status> {
+        // As with events: a caller that hangs up does not leave half a reconciliation behind.
+        let service = self.clone();
+        let work = tokio::spawn(async move { service.take_in(request).await });
+        let done = work.await;
+        let reply =
+            done.unwrap_or_else(|_| Err(Status::internal("taking the report in failed")))?;
+        Ok(Response::new(reply))
+    }
+}
+
+fn internal(error: &event_store::ReadError) -> Status {
+    Status::unavailable(format!("{error} [{}]", error.code()))
+}
+
+/// The report's node, if the report is within all bounds.
+fn check(report: &ReportRequest) -> Result<NodeName, String> {
+    let node = NodeName::new(&report.node_name).map_err(|e| format!("node_name: {e}"))?;
+    let texts = [
+        ("boot_id", &report.boot_id),
+        ("machine_id", &report.machine_id),
+        ("agent_version", &report.agent_version),
+        ("spool_id", &report.spool_id),
+        ("process_id", &report.process_id),
+    ];
+    let detector_names = report.detectors.iter().map(|d| ("detectors.name", &d.name));
+    for (field, text) in texts.into_iter().chain(detector_names) {
+        if text.len() > LONGEST_TEXT || text.chars().any(char::is_control) {
+            return Err(format!(
+                "{field}: want at most {LONGEST_TEXT} bytes, no control characters"
+            ));
+        }
+    }
+    if report.process_id.is_empty() || report.spool_id.is_empty() {
+        return Err("process_id, spool_id: want a ULID".to_owned());
+    }
+    if report.detectors.len() > MOST_DETECTORS {
+        return Err(format!("detectors: want at most {MOST_DETECTORS}"));
+    }
+    if report
+        .asserted
+        .as_ref()
+        .is_some_and(|asserted| asserted.hash.len() != 32)
+    {
+        return Err("asserted.hash: want 32 bytes".to_owned());
+    }
+    Ok(node)
+}
+
+/// The events of a list, checked like any others.
+fn accept_list(
+    caller: &Caller,
+    node: &NodeName,
+    report: &ReportRequest,
+    now: Timestamp,
+) -> Result<Vec<NewEvent>, Status> {
+    let fingerprints: Vec<Fingerprint> = report
+        .asserted_events
+        .iter()
+        .map(|e| Fingerprint::of(&e.encode_to_vec()))
+        .collect();
+    let batch = pb::HealthEvents {
+        version: 1,
+        events: report.asserted_events.clone(),
+    };
+    let accepted = wire::accept(batch, None, now).map_err(|refusal| refusal.status())?;
+    let mut events = Vec::with_capacity(accepted.len());
+    for (accepted, fingerprint) in accepted.into_iter().zip(fingerprints) {
+        if accepted.event.node_name != node.as_str() {
+            return Err(Status::invalid_argument(
+                "asserted_events: want events of this node only",
+            ));
+        }
+        let event = new_event(caller, node.clone(), accepted.event, fingerprint, now);
+        let mut event = event.map_err(Status::invalid_argument)?;
+        event.out_of_turn = true;
+        events.push(event);
+    }
+    Ok(events)
+}
+
+fn state_after(
+    before: AgentState,
+    report: &ReportRequest,
+    detectors: &DetectorStates,
+    boot: BootId,
+    now: Timestamp,
+) -> AgentState {
+    let same_process = before.process_id == report.process_id;
+    let settled = detectors.all_settled() && !report.started_from_nothing && !boot.is_unknown();
+    AgentState {
+        expected: true,
+        settled_boot: settled.then(|| boot.clone()),
+        process_id: report.process_id.clone(),
+        process_changed_at: if same_process {
+            before.process_changed_at
+        } else {
+            Some(now)
+        },
+        last_report_at: Some(now),
+        boot,
+        machine: report.machine_id.clone(),
+        version: report.agent_version.clone(),
+        spool: report.spool_id.clone(),
+        unsettled: DetectorStates::unsettled(&report.detectors),
+    }
+}
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

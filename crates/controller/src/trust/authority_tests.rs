@@ -1,0 +1,73 @@
+use super::*;
+
+fn day(n: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap() + DAY * i32::try_from(n).unwrap()
+}
+
+#[test]
+fn a_successor_is_published_a_day_before_it_signs_and_the_old_one_stays_trusted() {
+    let first = Authorities::new(day(0)).unwrap();
+    assert_eq!(first.advance(day(300)).unwrap(), first, "nothing is due");
+
+    let announced = first.advance(day(306)).unwrap();
+    assert_eq!(announced.present, first.present);
+    let next = announced.next.clone().unwrap().authority;
+    assert!(announced.bundle().contains(&next.certificate), "published");
+    assert_eq!(
+        announced.advance(day(306) + DAY / 2).unwrap(),
+        announced,
+        "not a day yet"
+    );
+
+    let changed = announced.advance(day(307)).unwrap();
+    assert_eq!(changed.present, next);
+    assert!(
+        changed.bundle().contains(&first.present.certificate),
+        "still trusted"
+    );
+
+    let later = changed.advance(day(366)).unwrap();
+    assert!(
+        !later.bundle().contains(&first.present.certificate),
+        "it has ended"
+    );
+}
+
+#[test]
+fn the_authorities_survive_their_secret_and_show_no_key() {
+    let first = Authorities::new(day(0)).unwrap();
+    for authorities in [
+        first.clone(),
+        first.advance(day(310)).unwrap(),
+        first.advance(day(310)).unwrap().advance(day(312)).unwrap(),
+    ] {
+        let data = authorities.to_data();
+        assert_eq!(Authorities::from_data(&data).unwrap(), authorities);
+        let shown = format!("{authorities:?}");
+        assert!(!shown.contains("PRIVATE") && !shown.contains(&authorities.present.key));
+        assert!(!authorities.bundle().contains("PRIVATE"));
+    }
+    let mut data = first.to_data();
+    data.remove("ca.key");
+    assert_eq!(Authorities::from_data(&data).unwrap_err(), "no key ca.key");
+}
+
+#[test]
+fn a_leaf_is_renewed_at_two_thirds_and_never_outlives_its_authority() {
+    let authorities = Authorities::new(day(0)).unwrap();
+    let names = [
+        "warden-controller.warden.svc".to_owned(),
+        "127.0.0.1".to_owned(),
+    ];
+    let leaf = authorities.present.issue(&names, day(0)).unwrap();
+    assert_eq!(leaf.not_after, day(30));
+    assert!(!leaf.is_due(&authorities, day(20) - SignedDuration::from_secs(1)));
+    assert!(leaf.is_due(&authorities, day(20)));
+    let late = authorities.present.issue(&names, day(350)).unwrap();
+    assert_eq!(late.not_after, authorities.present.not_after);
+    let others = Authorities::new(day(0)).unwrap();
+    assert!(leaf.is_due(&others, day(1)), "another authority signs now");
+    Certificates::new("test", &leaf.certificate, &leaf.key).unwrap();
+    let error = Certificates::new("test", &leaf.certificate, &others.present.key).unwrap_err();
+    assert_eq!(error.code(), "certificate_unusable");
+}

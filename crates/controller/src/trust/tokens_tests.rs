@@ -1,0 +1,233 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use k8s_openapi::api::authentication::v1::UserInfo;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn jwt(exp: i64) -> String {
+    let claims = URL_SAFE_NO_PAD.encode(json!({ "exp": exp }).to_string());
+    format!("e30.{claims}.c2ln")
+}
+
+fn in_an_hour() -> i64 {
+    Timestamp::now().as_second() + 3_600
+}
+
+/// What the scripted API server answers.
+#[derive(Clone)]
+enum Answer {
+    Yes,
+    No,
+    Down,
+}
+
+/// A reviewer whose API server answers what the cell says, and counts.
+fn reviewer(answer: &Arc<Mutex<Answer>>) -> (Arc<TokenReviewer>, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (answer, count) = (Arc::clone(answer), Arc::clone(&asked));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let answer = answer.lock().unwrap().clone();
+        count.fetch_add(1, Ordering::SeqCst);
+        async move {
+            assert_eq!(
+                request.uri().path(),
+                "/apis/authentication.k8s.io/v1/tokenreviews"
+            );
+            let sent = request.into_body().collect().await?.to_bytes();
+            let mut review: Value = serde_json::from_slice(&sent)?;
+            assert_eq!(review["spec"]["audiences"], json!(["warden"]));
+            tokio::task::yield_now().await;
+            review["status"] = match answer {
+                Answer::Yes => json!({
+                    "authenticated": true,
+                    "audiences": ["warden"],
+                    "user": {
+                        "username": "system:serviceaccount:warden:warden-agent",
+                        "extra": { NODE_NAME_EXTRA: ["gpu-1"] },
+                    },
+                }),
+                Answer::No => json!({ "authenticated": false, "error": "no such token" }),
+                Answer::Down => return Err(tower::BoxError::from("connection refused")),
+            };
+            Ok(Response::new(Body::from(review.to_string().into_bytes())))
+        }
+    });
+    let client = Client::new(service, "default");
+    let metrics = Arc::new(ControllerMetrics::new());
+    let reviewer = TokenReviewer::new(client, vec!["warden".to_owned()], metrics);
+    (Arc::new(reviewer), asked)
+}
+
+fn forget_freshness(reviewer: &TokenReviewer, token: &str) {
+    let slot = reviewer.slot(Sha256::digest(token.as_bytes()).into());
+    if let Some(Memory::Good { at, .. } | Memory::Refused { at, .. }) =
+        slot.memory.lock().unwrap().as_mut()
+    {
+        *at -= SignedDuration::from_hours(1);
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_asked_about_once_however_many_show_it() {
+    let answer = Arc::new(Mutex::new(Answer::Yes));
+    let (reviewer, asked) = reviewer(&answer);
+    let token = jwt(in_an_hour());
+    let calls = (0..20).map(|_| {
+        let (reviewer, token) = (Arc::clone(&reviewer), token.clone());
+        tokio::spawn(async move { reviewer.review(&token).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        assert_eq!(call.await.unwrap().unwrap().node.as_deref(), Some("gpu-1"));
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    forget_freshness(&reviewer, &token);
+    reviewer.review(&token).await.unwrap();
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "again after ten minutes");
+}
+
+#[tokio::test]
+async fn while_the_api_server_is_away_only_a_reviewed_token_is_good() {
+    let answer = Arc::new(Mutex::new(Answer::Yes));
+    let (reviewer, _) = reviewer(&answer);
+    let known = jwt(in_an_hour());
+    reviewer.review(&known).await.unwrap();
+    *answer.lock().unwrap() = Answer::Down;
+    forget_freshness(&reviewer, &known);
+    reviewer.review(&known).await.unwrap();
+    let new = jwt(in_an_hour() + 1);
+    let error = reviewer.review(&new).await.unwrap_err();
+    assert_eq!(error.code(), "token_unchecked");
+    *answer.lock().unwrap() = Answer::Yes;
+    reviewer.review(&new).await.unwrap();
+}
+
+#[tokio::test]
+async fn no_token_is_believed_past_its_expiry() {
+    let answer = Arc::new(Mutex::new(Answer::Yes));
+    let (reviewer, _) = reviewer(&answer);
+    let token = jwt(in_an_hour());
+    let slot = reviewer.slot(Sha256::digest(token.as_bytes()).into());
+    let mut reviewed = (*reviewer.review(&token).await.unwrap()).clone();
+    reviewed.expires_at = Some(Timestamp::now());
+    slot.remember(Ok(reviewed), Timestamp::now()).unwrap();
+    *answer.lock().unwrap() = Answer::Down;
+    assert_eq!(
+        reviewer.review(&token).await.unwrap_err().code(),
+        "token_unchecked"
+    );
+    *answer.lock().unwrap() = Answer::Yes;
+    let late = jwt(Timestamp::now().as_second() - 1);
+    assert_eq!(
+        reviewer.review(&late).await.unwrap_err().code(),
+        "token_refused"
+    );
+}
+
+#[tokio::test]
+async fn a_refusal_is_remembered_shortly_and_a_later_review_takes_belief_away() {
+    let answer = Arc::new(Mutex::new(Answer::No));
+    let (reviewer, asked) = reviewer(&answer);
+    let token = jwt(in_an_hour());
+    for _ in 0..3 {
+        assert_eq!(
+            reviewer.review(&token).await.unwrap_err().code(),
+            "token_refused"
+        );
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    forget_freshness(&reviewer, &token);
+    *answer.lock().unwrap() = Answer::Yes;
+    reviewer.review(&token).await.unwrap();
+    forget_freshness(&reviewer, &token);
+    *answer.lock().unwrap() = Answer::No;
+    assert_eq!(
+        reviewer.review(&token).await.unwrap_err().code(),
+        "token_refused"
+    );
+    *answer.lock().unwrap() = Answer::Down;
+    forget_freshness(&reviewer, &token);
+    assert_eq!(
+        reviewer.review(&token).await.unwrap_err().code(),
+        "token_unchecked",
+        "a refused token is not good because nobody can be asked"
+    );
+}
+
+#[tokio::test]
+async fn an_absurd_token_costs_no_review() {
+    let (reviewer, asked) = reviewer(&Arc::new(Mutex::new(Answer::Yes)));
+    for token in [String::new(), "x".repeat(LONGEST_TOKEN + 1)] {
+        assert_eq!(
+            reviewer.review(&token).await.unwrap_err().code(),
+            "token_refused"
+        );
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn what_an_answer_must_hold() {
+    let status = |audiences: &[&str], nodes: &[&str]| TokenReviewStatus {
+        authenticated: Some(true),
+        audiences: Some(audiences.iter().map(ToString::to_string).collect()),
+        user: Some(UserInfo {
+            extra: Some(BTreeMap::from([(
+                NODE_NAME_EXTRA.to_owned(),
+                nodes.iter().map(ToString::to_string).collect(),
+            )])),
+            ..UserInfo::default()
+        }),
+        ..TokenReviewStatus::default()
+    };
+    let now = Timestamp::now();
+    let want = ["warden".to_owned()];
+    let node = |status| judge(status, &want, None, now).map(|reviewed| reviewed.node);
+    assert_eq!(node(status(&["warden"], &["a"])), Ok(Some("a".to_owned())));
+    assert_eq!(node(status(&["warden"], &["a", "b"])), Ok(None));
+    assert!(node(status(&["other"], &["a"])).is_err());
+    assert!(node(status(&[], &["a"])).is_err());
+    let nobody = TokenReviewStatus {
+        authenticated: None,
+        ..status(&["warden"], &["a"])
+    };
+    assert!(node(nobody).is_err());
+}
+
+#[test]
+fn the_memory_is_bounded_and_keeps_what_is_in_use() {
+    let mut slots = Slots::default();
+    let hash = |n: usize| {
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&n.to_be_bytes());
+        hash
+    };
+    let kept = slots.get(hash(0));
+    for n in 1..3 * GENERATION {
+        slots.get(hash(n));
+        if n % 10_000 == 0 {
+            assert!(Arc::ptr_eq(&kept, &slots.get(hash(0))), "{n}");
+        }
+    }
+    assert!(slots.young.len() + slots.old.len() <= 2 * GENERATION);
+}
+
+#[test]
+fn no_token_makes_the_expiry_panic() {
+    for token in [
+        "",
+        ".",
+        "..",
+        "a.b.c",
+        "a.e30.c",
+        "a.eyJleHAiOjF9",
+        "a.eyJleHAiOiJ4In0.b",
+    ] {
+        let expiry = expiry_of(token);
+        assert_eq!(expiry.is_some(), token == "a.eyJleHAiOjF9", "{token}");
+    }
+}

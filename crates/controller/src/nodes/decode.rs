@@ -105,6 +105,7 @@ pub(super) struct Page {
 pub(super) struct Decoder {
     wanted: Wanted,
     texts: HashSet<Arc<str>>,
+    lists: HashSet<Arc<[Arc<str>]>>,
     /// Size at which texts that nobody holds any more are let go.
     sweep_at: usize,
 }
@@ -117,6 +118,7 @@ impl Decoder {
         Self {
             wanted,
             texts: HashSet::new(),
+            lists: HashSet::new(),
             sweep_at: SWEEP_FLOOR,
         }
     }
@@ -232,6 +234,7 @@ impl Decoder {
                     message: self.keep(&c.message),
                 })
                 .collect(),
+            foreign_conditions: self.foreign(&status.conditions, &listed),
             extra: Box::default(),
         };
         self.sweep();
@@ -255,6 +258,25 @@ impl Decoder {
             .collect()
     }
 
+    fn foreign(
+        &mut self,
+        conditions: &[RawCondition<'_>],
+        listed: &ConditionList,
+    ) -> Arc<[Arc<str>]> {
+        let mut types: Vec<Arc<str>> = conditions
+            .iter()
+            .filter(|c| !is_wanted_condition(&c.kind, listed))
+            .map(|c| self.keep(&c.kind))
+            .collect();
+        types.sort_unstable();
+        if let Some(known) = self.lists.get(types.as_slice()) {
+            return known.clone();
+        }
+        let new: Arc<[Arc<str>]> = types.into();
+        self.lists.insert(new.clone());
+        new
+    }
+
     fn taint(&mut self, taint: &RawTaint<'_>) -> NodeTaint {
         NodeTaint {
             key: self.keep(&taint.key),
@@ -275,6 +297,7 @@ impl Decoder {
 
     fn sweep(&mut self) {
         if self.texts.len() >= self.sweep_at {
+            self.lists.retain(|list| Arc::strong_count(list) > 1);
             self.texts.retain(|text| Arc::strong_count(text) > 1);
             self.sweep_at = (self.texts.len() * 2).max(SWEEP_FLOOR);
         }

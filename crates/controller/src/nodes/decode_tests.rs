@@ -53,6 +53,8 @@ fn a_node_keeps_what_is_wanted_and_skips_the_rest() {
     let conditions: Vec<&str> = node.conditions.iter().map(|c| &*c.kind).collect();
     assert_eq!(conditions, ["Custom", "SysLogsXIDError"]);
     assert_eq!(&*node.conditions[0].message, "line\n");
+    let foreign: Vec<&str> = node.foreign_conditions.iter().map(|c| &**c).collect();
+    assert_eq!(foreign, ["Foreign", "Ready"]);
     assert_eq!(
         (&*node.boot_id, &*node.system_uuid, &*node.provider_id),
         ("b-1", "s-1", "kwok://x")

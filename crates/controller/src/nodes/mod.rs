@@ -58,6 +58,9 @@ pub struct NodeFacts {
     pub ready: Option<ConditionStatus>,
     /// The wanted conditions, `Ready` not among them.
     pub conditions: Box<[NodeCondition]>,
+    /// Types of all other conditions, sorted: who owns them is not known, so that nobody writes
+    /// them. Nodes with the same types share the list.
+    pub foreign_conditions: Arc<[Arc<str>]>,
     /// What the rules read beyond all this, by path; as a rule nothing.
     pub extra: Box<[(Vec<String>, Value)]>,
 }
@@ -139,4 +142,13 @@ fn value_of<'a>(pairs: &'a [(Arc<str>, Arc<str>)], key: &str) -> Option<&'a str>
         .iter()
         .find(|(k, _)| **k == *key)
         .map(|(_, value)| &**value)
+}
+
+/// A node from a line of the watch, for tests of what looks at nodes.
+#[cfg(test)]
+pub(crate) fn decoded(line: &str, wanted: Wanted) -> NodeFacts {
+    match decode::Decoder::new(wanted).line(line.as_bytes()) {
+        Ok((decode::Line::Node(node), _)) => node,
+        other => panic!("{other:?}"),
+    }
 }

@@ -1,0 +1,216 @@
+//! One node's turn: its conditions, in one patch of its status.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use decide::connector::{Condition, Limits, StatusWrite, View};
+use event_store::ReadError;
+use health_event::NodeName;
+use jiff::Timestamp;
+use k8s_api::{ConditionList, names};
+use serde_json::{Value, json};
+use telemetry::metrics::StatusLabel;
+use tracing::warn;
+
+use super::facts;
+use super::healthy::Healthy;
+use super::reference::Reference;
+use crate::context::Context;
+use crate::crash;
+use crate::kubernetes::{CallError, jittered};
+use crate::lease::Leadership;
+use crate::nodes::NodeFacts;
+use crate::workers::Workers;
+
+/// Longest time for one write with its repetitions.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// First pause after a failure; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Name of the module.
+pub(super) const MODULE: &str = "connector";
+
+/// What all workers share.
+pub(super) struct Conditions {
+    pub(super) context: Context,
+    pub(super) leadership: Leadership,
+    pub(super) limits: Limits,
+    pub(super) healthy: Healthy,
+    pub(super) reference: Reference,
+    pub(super) reference_types: BTreeSet<String>,
+    pub(super) workers: Workers,
+    /// Nodes whose write is not seen yet, or failed.
+    pub(super) writes: Mutex<HashMap<NodeName, LastWrite>>,
+}
+
+/// What became of a node's last write.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LastWrite {
+    /// Version of the node that it made; 0 if it failed.
+    version: u64,
+    /// Failures in a row.
+    failures: u32,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum TurnError {
+    #[error("the event store can't be read: {0}")]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("this controller does not lead")]
+    NotLeading,
+}
+
+impl TurnError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Read(_) => "store_unreadable",
+            Self::Call(error) => error.code(),
+            Self::NotLeading => "not_leading",
+        }
+    }
+}
+
+impl Conditions {
+    /// One node's turn.
+    pub(super) async fn work(&self, name: &NodeName) {
+        if let Err(error) = self.turn(name).await {
+            let pause = self.pause_after_failure(name);
+            warn!(
+                node = name.as_str(),
+                code = error.code(),
+                why = %error,
+                "the conditions of a node are not written; they are decided anew"
+            );
+            let at = Timestamp::now().checked_add(pause).unwrap_or(Timestamp::MAX);
+            self.workers.wake_at(name, at);
+        }
+    }
+
+    async fn turn(&self, name: &NodeName) -> Result<(), TurnError> {
+        let Some(node) = self.context.nodes.get(name) else {
+            self.healthy.forget(name);
+            self.lock().remove(name);
+            return Ok(());
+        };
+        if self.waits_for_watch(&node) {
+            return Ok(());
+        }
+        let write = self.decide(&node)?;
+        if write.is_empty() {
+            return Ok(());
+        }
+        let deadline =
+            self.leadership.write_deadline(WRITE_TIMEOUT).ok_or(TurnError::NotLeading)?;
+        let started = tokio::time::Instant::now();
+        crash::point("connector.before-patch");
+        let patch = status_patch(&node, &write);
+        let sent = self.context.kube.patch_node_status(name, &patch, deadline).await;
+        crash::point("connector.after-patch");
+        self.count(sent.is_ok(), started.elapsed());
+        match sent {
+            Ok(metadata) => {
+                let version = metadata.resource_version.parse().unwrap_or_default();
+                self.lock().insert(name.clone(), LastWrite { version, failures: 0 });
+                // The watch may have been faster than the answer.
+                if self.context.nodes.get(name).is_some_and(|n| n.resource_version >= version) {
+                    self.workers.wake(name);
+                }
+                Ok(())
+            }
+            // Another object has the name now: the watch brings it.
+            Err(CallError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn decide(&self, node: &NodeFacts) -> Result<StatusWrite, TurnError> {
+        let stored = self.context.store.open_faults(&node.name)?;
+        let faults: Vec<_> = stored.into_iter().map(facts::fault_entry).collect();
+        let agent = self.context.reports.agent(&node.name)?;
+        let view = View {
+            conditions: &facts::conditions(node),
+            listed: &facts::listed(node),
+            faults: &faults,
+            healthy: &self.healthy.of(&node.name),
+            configured: &self.healthy.configured(),
+            reference_types: &self.reference_types,
+            reference_runs: self.reference.runs(),
+            settled: &facts::settled(node, &agent),
+        };
+        Ok(decide::connector::decide(&view, self.limits, Timestamp::now()))
+    }
+
+    /// Whether the watch has not shown our last write yet: what it shows is older.
+    fn waits_for_watch(&self, node: &NodeFacts) -> bool {
+        let mut writes = self.lock();
+        let Some(last) = writes.get(&node.name) else { return false };
+        if node.resource_version < last.version {
+            return true;
+        }
+        if last.version > 0 {
+            writes.remove(&node.name);
+        }
+        false
+    }
+
+    fn pause_after_failure(&self, name: &NodeName) -> Duration {
+        let mut writes = self.lock();
+        let last = writes.entry(name.clone()).or_default();
+        last.failures = (last.failures + 1).min(10);
+        last.version = 0;
+        jittered((FIRST_PAUSE * 2_u32.pow(last.failures - 1)).min(LONGEST_PAUSE))
+    }
+
+    fn count(&self, done: bool, took: Duration) {
+        let status = if done { "success" } else { "failed" };
+        let metrics = &self.context.metrics;
+        let label = StatusLabel { status: status.into() };
+        metrics.node_condition_updates.get_or_create(&label).inc();
+        metrics.node_condition_update_ms.observe(took.as_secs_f64() * 1_000.0);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, LastWrite>> {
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The strategic-merge patch: conditions merge by type, and what is not named stays.
+fn status_patch(node: &NodeFacts, write: &StatusWrite) -> Value {
+    // Another object under the name is refused as a conflict.
+    let mut metadata = json!({ "uid": &*node.uid });
+    if let Some(listed) = &write.listed {
+        let list = ConditionList(listed.clone()).render();
+        metadata["annotations"] = json!({ names::CONDITIONS.text: list });
+    }
+    let set = write.set.iter().map(condition);
+    let remove = write.remove.iter().map(|kind| json!({ "$patch": "delete", "type": kind }));
+    let conditions: Vec<Value> = set.chain(remove).collect();
+    json!({ "metadata": metadata, "status": { "conditions": conditions } })
+}
+
+fn condition(condition: &Condition) -> Value {
+    let mut value = json!({
+        "type": condition.kind,
+        "status": if condition.is_true { "True" } else { "False" },
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastHeartbeatTime": seconds(condition.heartbeat_at),
+    });
+    if let Some(at) = condition.transition_at {
+        value["lastTransitionTime"] = json!(seconds(at));
+    }
+    value
+}
+
+/// Kubernetes' `Time` has whole seconds.
+pub(super) fn seconds(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+#[path = "conditions_tests.rs"]
+mod tests;

@@ -1,0 +1,65 @@
+//! From cache and store to what a decision about conditions looks at.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use decide::connector::{ConditionRead, FaultEntry};
+use event_store::StoredFault;
+use health_event::checks;
+use k8s_api::{ConditionList, names};
+
+use crate::nodes::{ConditionStatus, NodeFacts};
+use crate::reports::AgentState;
+
+/// The node's conditions. Of foreign ones only that they are there: nobody writes them.
+pub(super) fn conditions(node: &NodeFacts) -> BTreeMap<String, ConditionRead> {
+    let ours = node.conditions.iter().map(|condition| {
+        let read = ConditionRead {
+            is_true: condition.status == ConditionStatus::True,
+            reason: condition.reason.to_string(),
+            message: condition.message.to_string(),
+        };
+        (condition.kind.to_string(), read)
+    });
+    let foreign = node.foreign_conditions.iter().map(|kind| {
+        let read =
+            ConditionRead { is_true: false, reason: String::new(), message: String::new() };
+        (kind.to_string(), read)
+    });
+    ours.chain(foreign).collect()
+}
+
+/// Types that we wrote here; a list that can't be read is as good as none.
+pub(super) fn listed(node: &NodeFacts) -> BTreeSet<String> {
+    let text = node.annotation(names::CONDITIONS.text);
+    text.and_then(|text| ConditionList::parse(text).ok()).unwrap_or_default().0
+}
+
+pub(super) fn fault_entry(fault: StoredFault) -> FaultEntry {
+    FaultEntry {
+        check: fault.id.scope.check_name,
+        seq: fault.opened_seq,
+        device: fault.device,
+        code: fault.id.key.code,
+        fatal: fault.fatal,
+        message: fault.event.message,
+        action: fault.action,
+        last_at: fault.last_at,
+    }
+}
+
+/// Checks whose own detector has settled on the node's present boot.
+pub(super) fn settled(node: &NodeFacts, agent: &AgentState) -> BTreeSet<String> {
+    let boot = agent.settled_boot.as_ref().map(health_event::BootId::as_str);
+    if boot != Some(&*node.boot_id) {
+        return BTreeSet::new();
+    }
+    let ours = [checks::SYSLOG_AGENT, checks::WARDEN_AGENT];
+    let of_agent = checks::CHECKS.iter().filter(|check| ours.contains(&check.agent));
+    of_agent.map(|check| check.name.to_owned()).collect()
+}
+
+/// Types that the reference writes too.
+pub(super) fn reference_types() -> BTreeSet<String> {
+    let types = checks::CHECKS.iter().filter(|check| check.reference);
+    types.map(|check| check.name.to_owned()).collect()
+}

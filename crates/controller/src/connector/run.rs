@@ -1,0 +1,95 @@
+//! Putting the module together.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use decide::connector::Limits;
+use health_event::NodeName;
+use tokio::sync::Notify;
+
+use super::conditions::{Conditions, MODULE};
+use super::events::Follower;
+use super::facts;
+use super::healthy::Healthy;
+use super::reference::Reference;
+use crate::context::Context;
+use crate::lease::Leadership;
+use crate::workers::{WorkerEnded, Workers};
+
+/// Why the module ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectorError {
+    /// A worker panicked.
+    #[error(transparent)]
+    Worker(#[from] WorkerEnded),
+}
+
+impl ConnectorError {
+    /// Static name of the error.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Worker(error) => error.code(),
+        }
+    }
+}
+
+/// Runs the module until the order to stop.
+///
+/// # Errors
+/// [`ConnectorError`]; the process then ends.
+pub async fn run(context: Context, leadership: Leadership) -> Result<(), ConnectorError> {
+    let config = context.config.connector.clone();
+    let stop = context.stop.clone();
+    tokio::select! {
+        () = context.nodes.synced() => {}
+        () = stop.requested() => return Ok(()),
+    }
+    let reference = Reference::new();
+    reference.look(&context.kube).await;
+    let limits = Limits {
+        message: config.max_condition_message_length,
+        compact: config.compacted_message_length,
+    };
+    let (healthy, workers) = (Healthy::default(), Workers::new());
+    let more = Arc::new(Notify::new());
+    let told = Arc::clone(&more);
+    context.store.on_commit(Box::new(move |commit| {
+        if commit.first_seq <= commit.last_seq {
+            told.notify_one();
+        }
+    }));
+    let follower = Follower::new(
+        context.clone(),
+        leadership.clone(),
+        limits,
+        healthy.clone(),
+        workers.clone(),
+        more,
+    );
+    let conditions = Arc::new(Conditions {
+        context: context.clone(),
+        leadership,
+        limits,
+        healthy,
+        reference: reference.clone(),
+        reference_types: facts::reference_types(),
+        workers: workers.clone(),
+        writes: Mutex::new(HashMap::new()),
+    });
+    if config.conditions {
+        context.wakes.add(&workers);
+        for node in context.nodes.names() {
+            workers.wake(&node);
+        }
+    }
+    let work = move |node: NodeName| {
+        let conditions = Arc::clone(&conditions);
+        async move { conditions.work(&node).await }
+    };
+    tokio::select! {
+        () = stop.requested() => Ok(()),
+        ended = workers.run(config.workers, MODULE, work) => Err(ended.into()),
+        () = follower.run() => Ok(()),
+        () = reference.watch(&context.kube) => Ok(()),
+    }
+}

@@ -1,0 +1,5 @@
+//! The controller's parts on a real control plane (`testbed`).
+
+mod harness;
+
+mod quarantine;

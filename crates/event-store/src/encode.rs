@@ -181,13 +181,15 @@ pub(crate) fn decode_clear(bytes: &[u8]) -> Decoded<Clear> {
     })
 }
 
-/// Which row of a scope's healthy statements: sixteen bytes over sender, space, device and code.
+/// Which row of a scope's healthy statements: sixteen bytes over sender, space, device, code
+/// and kind.
 pub(crate) fn clear_key(clear: &Clear) -> [u8; 16] {
     let mut e = Encoder::new(VERSION);
     e.text(clear.sender.as_str());
     put_strategy(&mut e, clear.space);
     e.device(&clear.device);
     e.text(&clear.code);
+    e.flag(clear.inclusive);
     let mut cut = [0; 16];
     cut.copy_from_slice(&Sha256::digest(e.into_bytes())[..16]);
     cut

@@ -93,8 +93,8 @@ pub enum WriteError {
     Busy,
     /// The file system has less than the reserve free.
     #[error(
-        "event store: {free} bytes free, fewer than the reserve of {reserve}: events are refused \
-         until there is space; enlarge the volume or lower store.retention_bytes"
+        "event store: the disk is full ({free} bytes free, {reserve} are kept in reserve): events \
+         are refused until there is space; enlarge the volume or lower store.retention_bytes"
     )]
     DiskFull {
         /// Bytes free.

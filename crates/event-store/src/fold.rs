@@ -393,8 +393,8 @@ fn copies(new: &NewEvent, named: usize) -> LastEvent {
 
 /// Why a healthy event closes.
 fn cause_of(event: &HealthEvent) -> CloseCause {
-    match event.metadata.get(keys::CAUSE).map(String::as_str) {
-        Some("reboot") => CloseCause::Reboot,
-        Some(_) | None => CloseCause::Recovered,
-    }
+    let named = event.metadata.get(keys::CAUSE);
+    named
+        .and_then(|cause| CloseCause::from_stored(cause))
+        .unwrap_or(CloseCause::Recovered)
 }

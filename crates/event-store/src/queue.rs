@@ -147,6 +147,15 @@ impl Queue {
         self.wake.notify_all();
     }
 
+    /// Closes and drops what waits: its callers are told that the store is closed.
+    pub(crate) fn abandon(&self) {
+        let mut waiting = self.lock();
+        let dropped = std::mem::take(&mut *waiting);
+        waiting.closed = true;
+        drop(waiting);
+        drop(dropped);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -55,6 +55,7 @@ impl Writer {
 
     /// Runs until the queue is closed and empty.
     pub(crate) fn run(mut self, queue: &Queue) {
+        let _last = Abandon(queue);
         let patience: Option<Duration> = self.mark.as_ref().map(Mark::beat);
         while let Some(jobs) = queue.take(patience) {
             if let Some(mark) = &mut self.mark
@@ -166,7 +167,7 @@ impl Writer {
         let alone = jobs.len() == 1;
         for job in jobs {
             if alone {
-                job.refuse(refusal(error));
+                job.refuse(self.refusal(error));
                 continue;
             }
             match self.commit(std::slice::from_ref(&job)) {
@@ -174,9 +175,19 @@ impl Writer {
                     let done = done.into_iter().next();
                     job.answer(done.unwrap_or(Done::Refused(WriteError::Closed)));
                 }
-                Err(error) => job.refuse(refusal(&error)),
+                Err(error) => job.refuse(self.refusal(&error)),
             }
         }
+    }
+
+    fn refusal(&self, error: &rusqlite::Error) -> WriteError {
+        if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
+            return WriteError::DiskFull {
+                free: free_bytes(&self.dir).unwrap_or(0),
+                reserve: self.ledger.options.reserve,
+            };
+        }
+        WriteError::Storage(error.to_string())
     }
 
     fn publish(&self, commit: &crate::types::Commit) {
@@ -208,14 +219,13 @@ impl Writer {
     }
 }
 
-fn refusal(error: &rusqlite::Error) -> WriteError {
-    if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
-        return WriteError::DiskFull {
-            free: 0,
-            reserve: 0,
-        };
+/// Leaves no caller waiting for ever should the writer panic, as in a listener.
+struct Abandon<'a>(&'a Queue);
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        self.0.abandon();
     }
-    WriteError::Storage(error.to_string())
 }
 
 /// Bytes that an unprivileged process may still write there.

@@ -1,1 +1,18 @@
-//! Conformance tests of the store.
+//! Conformance tests of the store, through its public interface and on real files.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "helpers of tests count as tests"
+)]
+
+mod append;
+mod crash;
+mod faults;
+mod opening;
+mod reports;
+mod retention;
+mod space;
+mod support;
+mod transitions;

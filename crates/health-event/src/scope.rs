@@ -62,8 +62,10 @@ pub struct Statement {
     pub action: RecommendedAction,
     /// Whether the newest statement alone decides severity and action (XID 154).
     pub newest_counts: bool,
-    /// Whether statements at this very place in the order are closed too: set for closings that
-    /// the controller makes itself, which take the order of the newest statement known.
+    /// A closing that the controller makes itself, which takes the order of the newest statement
+    /// known: statements at this very place in the order are closed too, and it speaks of exactly
+    /// the devices and codes that it names: no device is the whole-check fault, no code the
+    /// empty code, and weaker spaces are left alone.
     pub inclusive: bool,
 }
 
@@ -215,10 +217,31 @@ pub struct Clear {
 impl Clear {
     /// Whether it speaks of this fault at all, whatever the order.
     pub fn covers(&self, space: Space, device: &Device, code: &str) -> bool {
-        self.space.closes(space)
-            && (self.device.is_whole_check() || self.device.agrees(device))
-            && (self.code.is_empty() || self.code == code)
+        speaks_of(
+            (self.inclusive, self.space),
+            (&self.device, &self.code),
+            (space, device, code),
+        )
     }
+}
+
+/// Whether a healthy word with this device and code speaks of that fault. `exact` as
+/// [`Statement::inclusive`] says.
+fn speaks_of(
+    (exact, space): (bool, Space),
+    (device, code): (&Device, &str),
+    fault: (Space, &Device, &str),
+) -> bool {
+    let whole = device.is_whole_check();
+    if exact {
+        return space == fault.0
+            && code == fault.2
+            && whole == fault.1.is_whole_check()
+            && (whole || device.agrees(fault.1));
+    }
+    space.closes(fault.0)
+        && (whole || device.agrees(fault.1))
+        && (code.is_empty() || code == fault.2)
 }
 
 /// What a statement did to one fault.
@@ -308,12 +331,12 @@ impl ScopeState {
             }
         }
         let covered = |f: &FaultState| {
-            statement.space.closes(f.space)
-                && statement
-                    .devices
-                    .iter()
-                    .any(|d| d.is_whole_check() || d.agrees(&f.device))
-                && statement.codes.iter().any(|c| c.is_empty() || *c == f.code)
+            let who = (statement.inclusive, statement.space);
+            statement.devices.iter().any(|device| {
+                let said =
+                    |code: &String| speaks_of(who, (device, code), (f.space, &f.device, &f.code));
+                statement.codes.iter().any(said)
+            })
         };
         let mut changes = Vec::new();
         for index in 0..self.faults.len() {
@@ -335,6 +358,7 @@ impl ScopeState {
     ) {
         let known = self.clears.iter_mut().find(|c| {
             c.sender == statement.sender
+                && c.inclusive == statement.inclusive
                 && c.space == statement.space
                 && c.code == code
                 && c.device == *device
@@ -350,8 +374,7 @@ impl ScopeState {
         };
         match known {
             Some(known) => match clear.stamp.compare(&known.stamp, boots) {
-                Ordering::Less => {}
-                Ordering::Equal => known.inclusive |= clear.inclusive,
+                Ordering::Less | Ordering::Equal => {}
                 Ordering::Greater => *known = clear,
             },
             None => self.clears.push(clear),

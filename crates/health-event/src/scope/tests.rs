@@ -27,12 +27,12 @@ fn devices(text: &str) -> Vec<Device> {
     }
 }
 
-fn order(number: u64) -> Option<Order> {
-    Some(Order {
+fn order(number: u64) -> Order {
+    Order {
         boot: BootId::new("b"),
         spool: "s".into(),
         number,
-    })
+    }
 }
 
 /// A statement of a node's agent: `H` or `U`, devices, codes joined by `,`.
@@ -40,7 +40,7 @@ fn say(number: u64, word: &str, parts: &str, codes: &str) -> Statement {
     Statement {
         sender: Sender::agent("n1"),
         stamp: Stamp {
-            order: order(number),
+            order: Some(order(number)),
             at: Timestamp::from_second(number.cast_signed()).unwrap(),
         },
         space: Space::ExecuteRemediation,
@@ -295,6 +295,27 @@ fn a_closing_of_our_own_lets_any_later_statement_open_again() {
 }
 
 #[test]
+fn a_closing_of_our_own_closes_exactly_what_it_names() {
+    let raises = [
+        say(1, "U", "", ""),
+        say(2, "U", "GPU 0", ""),
+        say(3, "U", "GPU 0", "79"),
+        say(4, "U", "", "79"),
+    ];
+    let all = ["", "79", "GPU=0", "GPU=0 79"];
+    for (parts, code, closed) in [("", "", ""), ("GPU 0", "", "GPU=0"), ("", "79", "79")] {
+        let mut statements = raises.to_vec();
+        let mut closing = say(9, "H", parts, code);
+        closing.inclusive = true;
+        statements.push(closing);
+        let left: Vec<&str> = all.into_iter().filter(|key| *key != closed).collect();
+        assert_eq!(open(&run(&statements)), left);
+        statements.reverse();
+        assert_eq!(open(&run(&statements)), left);
+    }
+}
+
+#[test]
 fn severity_and_action_only_rise_while_open() {
     let grave = say(1, "U", "GPU 0", "79");
     let mut light = say(2, "U", "GPU 0", "79");
@@ -401,6 +422,8 @@ fn history() -> impl Strategy<Value = Vec<Statement>> {
                         Space::StoreOnly,
                         Space::StoreAndAnalyse,
                     ][space];
+                    // Now and then a closing of the controller's own.
+                    s.inclusive = healthy && grade == 2;
                     s.sender = match sender {
                         0 | 1 => Sender::agent("n1"),
                         _ => Sender::service_account("ns", &format!("s{sender}")),

@@ -1,0 +1,299 @@
+//! Faults as the store keeps them: order, memory, strategies, flapping, closings, boots.
+
+use event_store::{EventStore, NewEvent, Options};
+use health_event::{BootId, CloseCause, ProcessingStrategy};
+use proptest::prelude::*;
+
+use crate::support::*;
+
+#[test]
+fn a_fault_opens_closes_and_opens_again_with_its_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    send(&store, fault(1, "79"));
+    assert_eq!(store.nodes_with_open_faults().unwrap(), [node()]);
+    send(&store, healthy(2));
+    let closed = store.fault(&fault_id("79")).unwrap().unwrap();
+    assert_eq!(
+        (closed.open, closed.cause),
+        (false, Some(CloseCause::Recovered))
+    );
+    assert_eq!(closed.closed_at, Some(at(2)));
+    assert!(store.nodes_with_open_faults().unwrap().is_empty());
+    send(&store, fault(3, "79"));
+    let again = store.fault(&fault_id("79")).unwrap().unwrap();
+    assert!(again.open && again.closed_at.is_none() && again.cause.is_none());
+    assert_eq!((again.count, again.first_seq, again.opened_seq), (2, 1, 3));
+    assert_eq!(store.open_faults_all().unwrap(), [again]);
+}
+
+#[test]
+fn a_reboot_is_named_as_the_cause() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    send(&store, fault(1, "79"));
+    let mut reboot = healthy(2);
+    reboot
+        .event
+        .metadata
+        .insert(health_event::keys::CAUSE.to_owned(), "reboot".to_owned());
+    send(&store, sealed(reboot));
+    let closed = store.fault(&fault_id("79")).unwrap().unwrap();
+    assert_eq!(closed.cause, Some(CloseCause::Reboot));
+}
+
+#[test]
+fn a_healthy_word_that_came_first_is_remembered_across_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    send(&store, healthy(2));
+    store.close();
+    let store = open(dir.path());
+    send(&store, fault(1, "79"));
+    assert!(open_codes(&store).is_empty());
+    send(&store, fault(3, "79"));
+    assert_eq!(open_codes(&store), ["79"]);
+}
+
+#[test]
+fn weaker_strategies_are_only_observed_and_a_stronger_healthy_word_closes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    send(
+        &store,
+        strategy(fault(1, "79"), ProcessingStrategy::StoreOnly),
+    );
+    send(
+        &store,
+        strategy(fault(2, "79"), ProcessingStrategy::StoreAndAnalyse),
+    );
+    assert!(open_codes(&store).is_empty());
+    assert_eq!(store.observed(&node()).unwrap().len(), 2);
+    send(&store, fault(3, "79"));
+    send(&store, strategy(healthy(4), ProcessingStrategy::StoreOnly));
+    assert_eq!(store.observed(&node()).unwrap().len(), 1);
+    assert_eq!(open_codes(&store), ["79"]);
+    send(&store, healthy(5));
+    assert!(store.observed(&node()).unwrap().is_empty());
+    assert!(open_codes(&store).is_empty());
+}
+
+#[test]
+fn a_persons_closing_lasts_until_any_later_event() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    send(&store, fault(5, "79"));
+    send(&store, direct(fault(5, "79"), "dcgm"));
+    let id = fault_id("79");
+    assert!(
+        store
+            .close_fault(&id, CloseCause::Person, at(100))
+            .wait()
+            .unwrap()
+    );
+    assert!(
+        !store
+            .close_fault(&id, CloseCause::Person, at(100))
+            .wait()
+            .unwrap()
+    );
+    let closed = store.fault(&id).unwrap().unwrap();
+    assert_eq!(
+        (closed.open, closed.cause),
+        (false, Some(CloseCause::Person))
+    );
+    assert!(closed.asserted_by_agent, "the agent still asserts it");
+    store.close();
+    let store = open(dir.path());
+    send(&store, fault(4, "79"));
+    assert!(
+        open_codes(&store).is_empty(),
+        "an earlier word opens nothing"
+    );
+    send(&store, fault(6, "79"));
+    assert_eq!(open_codes(&store), ["79"]);
+}
+
+#[test]
+fn a_persons_closing_of_a_fault_without_code_leaves_the_coded_ones_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    send(&store, fault(1, "79"));
+    let mut uncoded = fault(2, "");
+    uncoded.event.error_codes.clear();
+    send(&store, sealed(uncoded));
+    let closed = store.close_fault(&fault_id(""), CloseCause::Person, at(3));
+    assert!(closed.wait().unwrap());
+    assert_eq!(open_codes(&store), ["79"]);
+}
+
+#[test]
+fn a_flapping_fault_is_held_and_released_by_the_timer() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let light = |n| {
+        let mut new = fault(n, "79");
+        new.event.is_fatal = false;
+        sealed(new)
+    };
+    for round in 0..6 {
+        send(&store, light(round * 2 + 1));
+        send(&store, healthy(round * 2 + 2));
+    }
+    assert_eq!(open_codes(&store), ["79"]);
+    let held = store.fault(&fault_id("79")).unwrap().unwrap();
+    assert_eq!(held.held_until, Some(at(612)));
+    store.close();
+    let store = open(dir.path());
+    assert_eq!(store.release_flapping(at(611)).wait().unwrap(), 0);
+    assert_eq!(store.release_flapping(at(612)).wait().unwrap(), 1);
+    assert!(open_codes(&store).is_empty());
+    let closed = store.fault(&fault_id("79")).unwrap().unwrap();
+    assert_eq!(closed.cause, Some(CloseCause::Recovered));
+}
+
+#[test]
+fn a_person_does_not_wait_for_a_flapping_fault() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    for round in 0..6 {
+        let mut new = fault(round * 2 + 1, "79");
+        new.event.is_fatal = false;
+        send(&store, sealed(new));
+        send(&store, healthy(round * 2 + 2));
+    }
+    let closed = store.close_fault(&fault_id("79"), CloseCause::Person, at(20));
+    assert!(closed.wait().unwrap());
+    assert!(open_codes(&store).is_empty());
+}
+
+#[test]
+fn boots_are_kept_in_the_order_seen_and_decide_what_is_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let see = |boot: &str| {
+        let reply = store.observe_boot("machine-1", &BootId::new(boot), "spool-1", at(0));
+        reply.wait().unwrap()
+    };
+    assert!(see("boot-1") && see("boot-2") && !see("boot-1"));
+    assert!(!see(""));
+    let machine = store.machine("machine-1").unwrap().unwrap();
+    assert_eq!(machine.boots.present(), Some(&BootId::new("boot-2")));
+    assert_eq!(machine.spool, "spool-1");
+    let mut later = healthy(1);
+    later.order = Some(order("boot-2", "spool-1", 1));
+    send(&store, later);
+    // Higher number, earlier boot.
+    send(&store, fault(900, "79"));
+    assert!(open_codes(&store).is_empty());
+    for n in 0..20 {
+        see(&format!("b{n}"));
+    }
+    let machine = store.machine("machine-1").unwrap().unwrap();
+    assert_eq!(machine.boots.as_slice().len(), 16);
+}
+
+#[test]
+fn one_name_more_of_a_device_keeps_fault_and_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    send(&store, fault(1, "79"));
+    let mut better = fault(2, "79");
+    better
+        .event
+        .entities
+        .push(health_event::Entity::new("PCI", "0000:17:00"));
+    send(&store, sealed(better));
+    let faults = store.open_faults(&node()).unwrap();
+    assert_eq!(faults.len(), 1);
+    assert_eq!(faults[0].id.key.device.as_str(), "PCI=0000:17:00");
+    assert_eq!((faults[0].count, faults[0].first_seq), (2, 1));
+}
+
+#[test]
+fn two_names_of_one_device_become_one_fault_with_both_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let named = |n, entities: &[(&str, &str)]| {
+        let mut new = fault(n, "79");
+        new.event.entities = entities
+            .iter()
+            .map(|(kind, value)| health_event::Entity::new(kind, value))
+            .collect();
+        sealed(new)
+    };
+    send(&store, named(1, &[("GPU", "0")]));
+    send(&store, named(2, &[("PCI", "0000:17:00")]));
+    assert_eq!(store.open_faults(&node()).unwrap().len(), 2);
+    send(&store, named(3, &[("PCI", "0000:17:00"), ("GPU", "0")]));
+    store.close();
+    let store = open(dir.path());
+    let faults = store.open_faults(&node()).unwrap();
+    assert_eq!(faults.len(), 1);
+    assert_eq!((faults[0].count, faults[0].first_seq), (3, 1));
+}
+
+/// Words of one node about two codes, from its agent and a direct sender.
+fn history() -> impl Strategy<Value = Vec<NewEvent>> {
+    let one = (any::<bool>(), any::<bool>(), 0..3_usize, any::<bool>());
+    prop::collection::vec(one, 1..10).prop_map(|words| {
+        words
+            .into_iter()
+            .zip(1_u64..)
+            .map(|((is_healthy, is_direct, code, fatal), n)| {
+                let mut new = if is_healthy {
+                    healthy(n)
+                } else {
+                    fault(n, ["79", "48", "13"][code])
+                };
+                new.event.is_fatal = fatal && !is_healthy;
+                let new = sealed(new);
+                if is_direct { direct(new, "dcgm") } else { new }
+            })
+            .collect()
+    })
+}
+
+/// What is open in the end, and the number of words that each fault counts. Receipts are set far
+/// apart in the order of arrival, so that nothing flaps.
+fn fold(history: &[NewEvent], reopen_after: usize) -> Vec<(String, bool, u64)> {
+    let dir = tempfile::tempdir().unwrap();
+    let options = || Options {
+        fault_memory: std::time::Duration::MAX,
+        ..Options::default()
+    };
+    let mut store = EventStore::open(dir.path(), options()).unwrap();
+    for (index, new) in history.iter().enumerate() {
+        if index == reopen_after {
+            store.close();
+            store = EventStore::open(dir.path(), options()).unwrap();
+        }
+        let mut new = new.clone();
+        new.received_at = at(1_000 * i64::try_from(index + 1).unwrap());
+        send(&store, new);
+    }
+    let mut end: Vec<_> = store
+        .open_faults(&node())
+        .unwrap()
+        .into_iter()
+        .map(|f| (f.id.key.code, f.fatal, f.count))
+        .collect();
+    end.sort();
+    end
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn order_duplication_and_restarts_do_not_matter(
+        (original, shuffled) in history().prop_flat_map(|h| {
+            let mut doubled = h.clone();
+            doubled.extend(h.iter().take(4).cloned());
+            (Just(h), Just(doubled).prop_shuffle())
+        }),
+        reopen_after in 0..10_usize,
+    ) {
+        prop_assert_eq!(fold(&original, usize::MAX), fold(&shuffled, reopen_after));
+    }
+}

@@ -6,4 +6,4 @@ pub mod nodes;
 pub mod programs;
 pub mod view;
 
-pub use programs::{Agent, Controller, ControllerOptions, KernelLog};
+pub use programs::{Agent, Controller, ControllerOptions, KernelLog, Trust};

@@ -63,6 +63,8 @@ pub struct ControllerOptions {
     pub insecure: bool,
     /// More flags, for example `--crash-at`.
     pub flags: Vec<String>,
+    /// Whose kubeconfig it uses; the administrator's by default.
+    pub kubeconfig: Option<PathBuf>,
 }
 
 impl Default for ControllerOptions {
@@ -72,6 +74,7 @@ impl Default for ControllerOptions {
             extra: String::new(),
             insecure: true,
             flags: Vec::new(),
+            kubeconfig: None,
         }
     }
 }
@@ -112,17 +115,21 @@ impl Controller {
         text.push_str(&options.extra);
         let config = folder.join("controller.toml");
         fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
+        let kubeconfig = options
+            .kubeconfig
+            .clone()
+            .unwrap_or_else(|| testbed.kubeconfig());
         let mut controller = Self {
             process: start(
                 folder,
                 &config,
-                &testbed.kubeconfig(),
+                &kubeconfig,
                 options.insecure,
                 &options.flags,
             )?,
             folder: folder.to_owned(),
             config,
-            kubeconfig: testbed.kubeconfig(),
+            kubeconfig,
             flags: options.flags.clone(),
             insecure: options.insecure,
             ingest,
@@ -269,6 +276,17 @@ pub enum KernelLog {
     Kmsg(String),
     /// A FIFO in the agent's folder, written by [`Agent::kernel_line`].
     Pipe,
+    /// Not read.
+    Off,
+}
+
+/// How an agent and the controller know each other, where it is not plaintext on loopback.
+#[derive(Debug, Clone)]
+pub struct Trust {
+    /// Certificates that the controller's was signed with (PEM).
+    pub ca_file: PathBuf,
+    /// The agent's bearer token.
+    pub token_file: PathBuf,
 }
 
 /// One machine with its agent. Dropping it kills the agent; its folder stays.
@@ -280,7 +298,9 @@ pub struct Agent {
     pub node: String,
     machine_id: String,
     kernel_log: KernelLog,
-    controller: String,
+    controller: SocketAddr,
+    trust: Option<Trust>,
+    flags: Vec<String>,
     sequence: u64,
 }
 
@@ -297,6 +317,23 @@ impl Agent {
         kernel_log: KernelLog,
         controller: SocketAddr,
     ) -> anyhow::Result<Self> {
+        let mut agent = Self::prepare(folder, node, machine_id, boot_id, kernel_log, controller)?;
+        agent.spawn()?;
+        Ok(agent)
+    }
+
+    /// As [`Agent::start`], without a process yet: [`Agent::spawn`] starts it.
+    ///
+    /// # Errors
+    /// The folder can't be written.
+    pub fn prepare(
+        folder: &Path,
+        node: &str,
+        machine_id: &str,
+        boot_id: &str,
+        kernel_log: KernelLog,
+        controller: SocketAddr,
+    ) -> anyhow::Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         let mut agent = Self {
             process: None,
@@ -304,12 +341,23 @@ impl Agent {
             node: node.to_owned(),
             machine_id: machine_id.to_owned(),
             kernel_log,
-            controller: format!("http://{controller}"),
+            controller,
+            trust: None,
+            flags: Vec::new(),
             sequence: 0,
         };
         agent.set_boot_id(boot_id)?;
-        agent.spawn()?;
         Ok(agent)
+    }
+
+    /// From its next start on: TLS and a token.
+    pub fn set_trust(&mut self, trust: Trust) {
+        self.trust = Some(trust);
+    }
+
+    /// More flags from its next start on.
+    pub fn set_flags(&mut self, flags: Vec<String>) {
+        self.flags = flags;
     }
 
     /// The socket on which the node's monitors speak to it.
@@ -351,13 +399,14 @@ impl Agent {
             ),
             ("--state-dir", self.state().display().to_string()),
             ("--socket", self.socket().display().to_string()),
-            ("--controller", self.controller.clone()),
         ]
         .into_iter()
         .flat_map(|(flag, value)| [flag.to_owned(), value])
         .collect();
-        flags.push("--insecure-local".to_owned());
+        flags.extend(self.connection());
+        flags.extend(self.flags.iter().cloned());
         match &self.kernel_log {
+            KernelLog::Off => flags.extend(["--kernel-log", "off"].map(str::to_owned)),
             KernelLog::Kmsg(start) => flags.extend(
                 ["--kernel-log", "kmsg", "--kernel-log-start", start.as_str()].map(str::to_owned),
             ),
@@ -384,6 +433,25 @@ impl Agent {
             &log,
         )?);
         Ok(())
+    }
+
+    fn connection(&self) -> Vec<String> {
+        let controller = self.controller;
+        let Some(trust) = &self.trust else {
+            return vec![
+                "--controller".to_owned(),
+                format!("http://{controller}"),
+                "--insecure-local".to_owned(),
+            ];
+        };
+        vec![
+            "--controller".to_owned(),
+            format!("https://{controller}"),
+            "--ca-file".to_owned(),
+            trust.ca_file.display().to_string(),
+            "--token-file".to_owned(),
+            trust.token_file.display().to_string(),
+        ]
     }
 
     /// `kill -9`.
@@ -445,7 +513,8 @@ impl Agent {
             .unwrap_or_default()
     }
 
-    fn pipe(&self) -> PathBuf {
+    /// The FIFO that stands in for the kernel log; there once it was started with one.
+    pub fn pipe(&self) -> PathBuf {
         self.folder.join("kmsg")
     }
 }

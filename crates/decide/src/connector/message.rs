@@ -153,8 +153,10 @@ fn cut(parts: &[String], limit: usize) -> String {
     for part in parts {
         if text.len() + part.len() + 1 + 3 > limit {
             let room = limit.saturating_sub(text.len() + 1 + 3);
-            text.push_str(&part[..floor(part, room)]);
-            text.push(';');
+            if room > 0 {
+                text.push_str(&part[..floor(part, room)]);
+                text.push(';');
+            }
             break;
         }
         text.push_str(part);

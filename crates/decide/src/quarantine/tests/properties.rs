@@ -1,1 +1,274 @@
+//! Promises, over random histories: faults come and go, people act, writes are lost, the
+//! controller restarts, the node reboots and is paused.
 
+use std::collections::BTreeSet;
+
+use health_event::incident::QuarantineStatus;
+use jiff::SignedDuration;
+use proptest::prelude::*;
+
+use super::world::{World, at, event, healthy, rule_set, taint, xid_taint};
+use crate::quarantine::{Annotation, Mode, Request, RequestKind, Transition, WriteKind};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Fault(usize, usize),
+    Recovery(usize, usize),
+    Uncordon,
+    Untaint,
+    ForeignTaint,
+    Request(RequestKind),
+    LoseWrites(bool),
+    Pause(bool),
+    OptOut(bool),
+    Mode(Mode),
+    Wait(i64),
+    Reset,
+    /// One decision and its effects only: what comes next interrupts the rest.
+    Once,
+}
+
+const CHECKS: [&str; 3] = ["A", "B", "C"];
+
+fn fault_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..3_usize, 0..3_usize).prop_map(|(c, g)| Step::Fault(c, g)),
+        4 => (0..3_usize, 0..3_usize).prop_map(|(c, g)| Step::Recovery(c, g)),
+        1 => any::<bool>().prop_map(Step::LoseWrites),
+        1 => any::<bool>().prop_map(Step::Pause),
+        1 => (1..600_i64).prop_map(Step::Wait),
+        2 => Just(Step::Once),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let requests = [
+        RequestKind::Hold,
+        RequestKind::Release,
+        RequestKind::Cancel,
+        RequestKind::DropWithheld,
+    ];
+    prop_oneof![
+        8 => fault_step(),
+        1 => Just(Step::Uncordon),
+        1 => Just(Step::Untaint),
+        1 => Just(Step::ForeignTaint),
+        1 => proptest::sample::select(requests.to_vec()).prop_map(Step::Request),
+        1 => any::<bool>().prop_map(Step::OptOut),
+        1 => proptest::sample::select(vec![Mode::Enforce, Mode::DryRun, Mode::Off])
+            .prop_map(Step::Mode),
+        1 => Just(Step::Reset),
+    ]
+}
+
+fn world() -> World {
+    let mut world = World::new(vec![
+        rule_set("a", "event.checkName == 'A'", true, Some(xid_taint())),
+        rule_set(
+            "b",
+            "event.checkName == 'B'",
+            false,
+            Some(taint("b", "", "NoExecute")),
+        ),
+    ]);
+    world.pool_size = 2;
+    world.breaker_config.window = SignedDuration::from_secs(60);
+    world
+}
+
+fn take(world: &mut World, step: &Step) {
+    let gpu = |n: &usize| format!("GPU {n}");
+    match step {
+        Step::Fault(check, n) => world.store(&event(CHECKS[*check], &gpu(n), "1")),
+        Step::Recovery(check, n) => world.store(&healthy(CHECKS[*check], &gpu(n), "")),
+        Step::Uncordon => world.uncordon_by_hand(),
+        Step::Untaint => world.untaint_by_hand(&xid_taint()),
+        Step::ForeignTaint if !world.has_taint(&theirs()) => world.taint_by_hand(theirs()),
+        Step::ForeignTaint => {}
+        Step::Request(kind) => {
+            world.request = Some(Request {
+                kind: *kind,
+                actor: "alice".into(),
+            });
+        }
+        Step::LoseWrites(lose) => world.lose_writes = *lose,
+        Step::Pause(paused) => world.node_mut().paused = *paused,
+        Step::OptOut(out) => world.node_mut().opted_out = *out,
+        Step::Mode(mode) => world.policy.mode = *mode,
+        Step::Wait(seconds) => {
+            world.now = world
+                .now
+                .checked_add(SignedDuration::from_secs(*seconds))
+                .unwrap();
+        }
+        Step::Reset => {
+            world.breaker.reset("gpu");
+        }
+        Step::Once => {
+            world.step();
+            return;
+        }
+    }
+    if !matches!(step, Step::Fault(..)) {
+        world.settle();
+    }
+}
+
+fn theirs() -> health_event::incident::Taint {
+    taint("theirs", "x", "NoSchedule")
+}
+
+/// Nothing holds the node back any more and every fault recovers.
+fn come_to_rest(world: &mut World) {
+    world.lose_writes = false;
+    world.policy.mode = Mode::Enforce;
+    let node = world.node_mut();
+    (node.paused, node.opted_out) = (false, false);
+    world.settle();
+    for check in CHECKS {
+        world.store(&healthy(check, "", ""));
+    }
+    world.settle();
+    world.ask(RequestKind::Release);
+    assert!(world.last.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn release_restores_exactly_what_was_there(
+        steps in proptest::collection::vec(any_step(), 0..30),
+        foreign: [bool; 2],
+    ) {
+        let mut world = world();
+        if foreign[0] {
+            world.taint_by_hand(theirs());
+        }
+        if foreign[1] {
+            world.taint_by_hand(xid_taint());
+        }
+        // A person may take off whatever they like; what they took off stays off.
+        let mut expected: BTreeSet<_> =
+            world.node().taints.iter().flatten().map(|t| t.taint.clone()).collect();
+        for step in &steps {
+            match step {
+                Step::Untaint => {
+                    expected.remove(&xid_taint());
+                }
+                Step::ForeignTaint => {
+                    expected.insert(theirs());
+                }
+                _ => {}
+            }
+            take(&mut world, step);
+        }
+        come_to_rest(&mut world);
+        prop_assert_eq!(world.status(), "none");
+        prop_assert!(!world.is_cordoned());
+        let left: BTreeSet<_> = world.node().taints.iter().flatten().map(|t| t.taint.clone()).collect();
+        prop_assert_eq!(left, expected);
+        let records = [Annotation::UncordonedManually, Annotation::UntaintedManually];
+        prop_assert!(world.node().annotations.keys().all(|k| records.contains(k)));
+        prop_assert!(world.breaker.pools.get("gpu").is_none_or(|p| p.out.is_empty() && p.waiting.is_empty()));
+    }
+
+    #[test]
+    fn a_foreign_cordon_survives(steps in proptest::collection::vec(fault_step(), 0..30)) {
+        let mut world = world();
+        world.cordon_by_hand();
+        for step in &steps {
+            take(&mut world, step);
+        }
+        come_to_rest(&mut world);
+        prop_assert!(world.is_cordoned());
+    }
+
+    #[test]
+    fn every_write_belongs_to_an_open_incident_with_a_reason(
+        steps in proptest::collection::vec(any_step(), 0..30),
+    ) {
+        let mut world = world();
+        for step in &steps {
+            let request = matches!(step, Step::Request(_));
+            let before = (world.writes.len(), world.transitions.len());
+            take(&mut world, step);
+            for write in &world.writes[before.0..] {
+                let acts = matches!(write.kind, WriteKind::Apply | WriteKind::Update);
+                let incidents = world.over.iter().chain(&world.incident);
+                let known = incidents.into_iter().any(|i| {
+                    acts && !(i.faults.is_empty() && i.held_by.is_none() && !request)
+                });
+                prop_assert!(!acts || known, "{write:?}");
+            }
+            for Transition { from, to, .. } in &world.transitions[before.1..] {
+                prop_assert!(!from.as_ref().is_some_and(QuarantineStatus::is_closed), "{to:?}");
+            }
+            if world.status() == "Quarantined" && !world.lose_writes {
+                prop_assert!(world.has(Annotation::Incident) || world.policy.mode != Mode::Enforce);
+            }
+        }
+    }
+
+    #[test]
+    fn dry_run_writes_nothing(steps in proptest::collection::vec(any_step(), 0..30)) {
+        let mut world = world();
+        world.policy.mode = Mode::DryRun;
+        for step in steps.iter().filter(|s| !matches!(s, Step::Mode(_))) {
+            take(&mut world, step);
+        }
+        prop_assert!(world.writes.is_empty());
+    }
+
+    #[test]
+    fn the_marks_are_those_of_the_open_faults_in_any_order(
+        steps in proptest::collection::vec(fault_step(), 1..30),
+    ) {
+        let mut world = world();
+        for step in &steps {
+            take(&mut world, step);
+        }
+        world.lose_writes = false;
+        world.node_mut().paused = false;
+        world.settle();
+        let open: BTreeSet<&str> = world.last.keys().map(|id| id.scope.check_name.as_str()).collect();
+        let withheld = world.status() == "Withheld";
+        prop_assert_eq!(world.is_cordoned(), open.contains("A") && !withheld);
+        prop_assert_eq!(world.has_taint(&xid_taint()), open.contains("A") && !withheld);
+        prop_assert_eq!(
+            world.has_taint(&taint("b", "", "NoExecute")),
+            open.contains("B") && !withheld
+        );
+        prop_assert_eq!(world.status() == "none", !open.contains("A") && !open.contains("B"));
+    }
+
+    #[test]
+    fn a_hold_suppresses_exactly_what_was_open(
+        before in proptest::collection::btree_set((0..2_usize, 0..3_usize), 1..6),
+        after in proptest::collection::vec((0..2_usize, 0..3_usize, any::<bool>()), 0..10),
+    ) {
+        let mut world = world();
+        for (check, gpu) in &before {
+            world.say(event(CHECKS[*check], &format!("GPU {gpu}"), "1"));
+        }
+        world.ask(RequestKind::Cancel);
+        prop_assert_eq!(world.status(), "none");
+        let mut held = before;
+        for (check, gpu, is_healthy) in after {
+            if is_healthy {
+                held.remove(&(check, gpu));
+                world.say(healthy(CHECKS[check], &format!("GPU {gpu}"), ""));
+            } else {
+                world.say(event(CHECKS[check], &format!("GPU {gpu}"), "1"));
+            }
+            let suppressed = world.holds.iter().map(|h| h.faults.len()).sum::<usize>();
+            prop_assert_eq!(suppressed, held.len());
+            let tracked = world.keys().len();
+            prop_assert_eq!(tracked, world.last.len() - held.len());
+        }
+        // A day later they are as new.
+        world.now = at(25 * 3600);
+        world.settle();
+        prop_assert_eq!(world.keys().len(), world.last.len());
+    }
+}

@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use health_event::fault::codes_of;
 use health_event::incident::{Hold, Incident, IncidentId, QuarantineStatus, Taint};
@@ -138,6 +139,7 @@ pub(super) struct World {
     pub(super) boots: Boots,
     pub(super) policy: Policy,
     pub(super) configs: Vec<RuleSetConfig>,
+    compiled: (Vec<RuleSetConfig>, Arc<RuleSets>),
     pub(super) feedback: WriteFeedback,
     pub(super) request: Option<Request>,
     pub(super) now: Timestamp,
@@ -171,6 +173,10 @@ impl World {
             agent: AgentFacts::default(),
             boots: Boots::new(vec![BootId::new("boot-1")]),
             policy: policy(),
+            compiled: (
+                configs.clone(),
+                Arc::new(RuleSets::compile(&configs).unwrap()),
+            ),
             configs,
             feedback: WriteFeedback::Idle,
             request: None,
@@ -285,7 +291,11 @@ impl World {
     }
 
     pub(super) fn decide(&mut self) -> Decision {
-        let rules = RuleSets::compile(&self.configs).unwrap();
+        if self.compiled.0 != self.configs {
+            let rules = RuleSets::compile(&self.configs).unwrap();
+            self.compiled = (self.configs.clone(), Arc::new(rules));
+        }
+        let rules = Arc::clone(&self.compiled.1);
         let faults = self.faults(&rules);
         let id = format!("01ARZ3NDEKTSV4RRFFQ69G{:04}", self.over.len());
         let new_id = IncidentId::new(&id).unwrap();

@@ -53,12 +53,16 @@ impl Ledger {
             Known::New(id) => id,
         };
         self.touch(&new.node);
-        let boots = self.boots_of(connection, &new.machine)?;
         let key = Scope::of(&new.event, new.node.clone());
         let mut scope = match self.scopes.take(&key) {
             Some(scope) => scope,
             None => CachedScope::load(connection, &key)?,
         };
+        // A direct sender names no machine: then the one that was last heard of counts.
+        if !new.machine.is_empty() {
+            scope.machine.clone_from(&new.machine);
+        }
+        let boots = self.boots_of(connection, &scope.machine)?;
         let statement = statement_of(new);
         let named = statement.devices.len() * statement.codes.len();
         let appended = if !statement.healthy && !make_room(connection, &mut scope, named)? {

@@ -1,5 +1,7 @@
 //! Writes beside events: transitions, module state, closings, boots, consumers.
 
+use std::sync::Arc;
+
 use health_event::incident::{Incident, IncidentId};
 use health_event::{BootId, Boots, CloseCause, FaultId, FaultState, Scope, Statement, Subject};
 use jiff::Timestamp;
@@ -13,7 +15,6 @@ use crate::queue::Job;
 use crate::records::{self, subject_from};
 use crate::scopes::CachedScope;
 use crate::types::{Appended, Pruned, Transition};
-use std::sync::Arc;
 
 /// What a write did, for its answer.
 pub(crate) enum Done {
@@ -264,6 +265,9 @@ impl Ledger {
         spool: &str,
         at: Timestamp,
     ) -> rusqlite::Result<bool> {
+        if machine.is_empty() {
+            return Ok(false);
+        }
         let mut boots: Boots = (*self.boots_of(connection, machine)?).clone();
         let is_new = boots.observe(boot);
         connection

@@ -13,8 +13,8 @@ use crate::error::OpenError;
 
 /// Without a commit for this long the writer counts as resting.
 const REST: Duration = Duration::from_millis(100);
-/// Under load a checkpoint runs after this many commits all the same.
-const COMMITS_MAX: u64 = 500;
+/// Without a rest a checkpoint runs all the same after this many times [`REST`].
+const ROUNDS_MAX: u32 = 5;
 /// Pages in the log (64 MiB) above which the writer itself must make the pause that lets the log
 /// start anew.
 const LOG_PAGES_MAX: u64 = 16_384;
@@ -139,24 +139,24 @@ impl Signals {
     }
 }
 
-/// Waits for a commit and then for a rest, or for many commits. False = stop.
+/// Waits for a commit and then for a rest, but not for ever. False = stop.
 fn wait_for_work(signals: &Signals) -> bool {
     let state = signals
         .wake
         .wait_while(lock(signals), |s| !s.dirty && !s.stop);
     drop(state.unwrap_or_else(PoisonError::into_inner));
-    let first = signals.commits.load(Ordering::Relaxed);
-    let mut last = first;
-    loop {
+    let mut last = signals.commits.load(Ordering::Relaxed);
+    for _ in 0..ROUNDS_MAX {
         if !pause(signals) {
             return false;
         }
         let now = signals.commits.load(Ordering::Relaxed);
-        if now == last || now - first > COMMITS_MAX {
-            return true;
+        if now == last {
+            break;
         }
         last = now;
     }
+    true
 }
 
 /// False = stop.

@@ -2,7 +2,7 @@
 //! the newest event, what the agent asserts, what opened and closed.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use health_event::{
@@ -36,7 +36,6 @@ impl Fold<'_> {
         connection: &Connection,
         id: &str,
     ) -> rusqlite::Result<Outcome> {
-        self.scope.machine.clone_from(&self.new.machine);
         let named = self.named();
         let repeat = self.is_repeat(ledger, &named);
         let outcome = if repeat {
@@ -110,7 +109,7 @@ impl Fold<'_> {
         stored: Option<u64>,
     ) {
         let last_event = stored.map(|_| copies(self.new, named.len()));
-        let mut seen = Vec::with_capacity(named.len());
+        let mut seen = HashSet::with_capacity(named.len());
         for (device, code, at) in named {
             let Some(fault) = at.and_then(|at| self.scope.state.faults.get_mut(at)) else {
                 continue;
@@ -119,10 +118,9 @@ impl Fold<'_> {
                 ledger.fault_row += 1;
                 fault.row = ledger.fault_row;
             }
-            if seen.contains(&fault.row) {
+            if !seen.insert(fault.row) {
                 continue;
             }
-            seen.push(fault.row);
             let number = fault.row;
             let sent = SentIdentity::of(&self.new.event, device, code);
             if !self.scope.rows.contains_key(&number) {

@@ -14,9 +14,9 @@
 //!
 //! # Reading order
 //! [`store`] the handle, [`read`] what can be read, [`types`] what goes in and out, then the
-//! inside: `writer` (group commit), `ledger` (what it
-//! keeps in memory), `append` (idempotency), `fold` (repeats, counts, what the agent
-//! asserts), `scopes` (rows of one check), `changes` (other writes), `retention`.
+//! inside: `writer` (group commit), `ledger` (what it keeps in memory), `append` (idempotency),
+//! `fold` (repeats, counts, what the agent asserts), `scopes` (rows of one check), `changes` (other
+//! writes), `retention`.
 
 mod append;
 mod changes;
@@ -33,6 +33,7 @@ pub mod read;
 mod records;
 mod reply;
 mod retention;
+mod rows;
 mod schema;
 mod scopes;
 mod startup;

@@ -41,7 +41,7 @@ impl Ledger {
         (scopes, pruned.forgotten) = self.forget(connection, memory)?;
         pruned.more = pruned.events == STEP
             || pruned.other_rows >= STEP
-            || scopes == STEP_SCOPES
+            || scopes > 0
             || (pruned.events + pruned.other_rows > 0 && self.over_size(connection)?);
         Ok(pruned)
     }
@@ -88,7 +88,7 @@ impl Ledger {
             connection,
             "SELECT subject, agent, component, check_name FROM scopes WHERE scope IN (
                 SELECT scope FROM clears WHERE received_at < ?1
-                UNION SELECT scope FROM faults
+                UNION ALL SELECT scope FROM faults
                     WHERE open = 0 AND asserted = 0 AND last_at < ?1
                 LIMIT ?2)",
             params![nanos(memory), STEP_SCOPES],

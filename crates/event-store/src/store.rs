@@ -180,7 +180,8 @@ impl EventStore {
     }
 
     /// Notes a boot that the agent's report or the node's status brought in, and the agent's spool
-    /// (empty: leave as it is). Answers whether the boot is new.
+    /// (empty: leave as it is). An empty machine id is nothing to keep. Answers whether the boot
+    /// is new.
     pub fn observe_boot(
         &self,
         machine: &str,

@@ -239,7 +239,11 @@ fn an_event_that_names_thousands_of_faults_keeps_their_copies_bounded() {
         .collect();
     wide.event.error_codes = (0..16).map(|n| n.to_string()).collect();
     wide.event.message = "m".repeat(16 << 10);
+    // A quarter of the widest that is accepted, with room for a slow machine: to notice should
+    // the time ever grow with the square again.
+    let started = std::time::Instant::now();
     let appended = send(&store, sealed(wide));
+    assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
     assert_eq!(appended.changes.len(), 64 * 16);
     assert!(matches!(appended.changes[0], Change::Opened(_)));
     let faults = store.open_faults(&node()).unwrap();
@@ -249,4 +253,32 @@ fn an_event_that_names_thousands_of_faults_keeps_their_copies_bounded() {
             .iter()
             .all(|f| f.body.is_empty() && f.event.message.len() == 256)
     );
+}
+
+#[test]
+fn healthy_words_are_bounded_and_those_that_go_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let batch = (1..=300)
+        .map(|n| {
+            let mut new = healthy(n);
+            new.event.entities = vec![health_event::Entity::new("GPU", &n.to_string())];
+            sealed(new)
+        })
+        .collect();
+    store.append(batch).wait().unwrap();
+    assert_eq!(store.counters().clears_dropped, 300 - 256);
+    store.close();
+    let store = open(dir.path());
+    let late = |gpu: &str| {
+        let mut new = fault(1_000, "79");
+        new.event.id = format!("late-{gpu}");
+        new.order = Some(order("boot-1", "spool-0", 1));
+        new.event.entities = vec![health_event::Entity::new("GPU", gpu)];
+        sealed(new)
+    };
+    send(&store, late("300"));
+    assert!(open_codes(&store).is_empty(), "remembered");
+    send(&store, late("1"));
+    assert_eq!(open_codes(&store), ["79"], "the oldest went");
 }

@@ -451,12 +451,14 @@ impl ScopeState {
 
     /// A better known device may turn out to be one that another fault names by a weaker key.
     fn unify(&mut self, index: usize, boots: &Boots, changes: &mut Vec<Change>) {
-        let this = self.faults[index].clone();
+        let this = &self.faults[index];
+        let key = this.device.key();
+        // Keys are made for the faults of this code only: an event may name thousands.
         let same = |f: &FaultState| {
-            let (a, b) = (f.device.key(), this.device.key());
-            f.space == this.space
-                && f.code == this.code
-                && (a == b || (a.kind() != b.kind() && f.device.agrees(&this.device)))
+            f.space == this.space && f.code == this.code && {
+                let other = f.device.key();
+                other == key || (other.kind() != key.kind() && f.device.agrees(&this.device))
+            }
         };
         let others: Vec<usize> = (0..self.faults.len())
             .filter(|i| *i != index && same(&self.faults[*i]))

@@ -11,6 +11,8 @@ use testbed::{Process, Testbed, wait_for};
 
 /// A cold start on a busy machine; usually it is below 1 s.
 const READY: Duration = Duration::from_secs(60);
+/// The controller's own namespace, which an installation makes.
+pub const NAMESPACE: &str = "warden";
 /// What a program gets to end by itself.
 const STOP: Duration = Duration::from_secs(20);
 
@@ -104,6 +106,7 @@ impl Controller {
         folder: &Path,
         options: &ControllerOptions,
     ) -> anyhow::Result<Self> {
+        testbed.ensure_namespace(NAMESPACE).await?;
         let (ingest, api) = (free_address()?, free_address()?);
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         let store = folder.join("store");

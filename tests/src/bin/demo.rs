@@ -181,7 +181,7 @@ impl Warden {
         let what = format!("the agent of {node} to settle");
         let settled = wait_for(what, DEADLINE, || async {
             let shown = self.json(&format!("/api/v1/nodes/{node}")).await?;
-            let settled = shown["agent"]["settled_for"].as_str() == Some(boot);
+            let settled = shown["agent"]["state"] == "settled" && shown["agent"]["boot_id"] == boot;
             Ok(settled.then_some(()))
         })
         .await;
@@ -287,7 +287,7 @@ async fn stored(warden: &Warden, wrote: Timestamp) -> anyhow::Result<(Duration, 
         let events = warden
             .json(&format!("/api/v1/events?node={VICTIM}"))
             .await?;
-        let found = events["events"].as_array().and_then(|all| {
+        let found = events.as_array().and_then(|all| {
             all.iter()
                 .find(|e| e["check"] == CHECK && e["healthy"] == false)
                 .cloned()
@@ -304,7 +304,7 @@ async fn stored(warden: &Warden, wrote: Timestamp) -> anyhow::Result<(Duration, 
             .with_context(|| format!("reading {key} {text}"))?;
         Ok(Duration::try_from(at.duration_since(wrote)).unwrap_or_default())
     };
-    Ok((after("observed_at")?, after("received_at")?))
+    Ok((after("generated_at")?, after("received_at")?))
 }
 
 /// Opens the log anew for the line: user writes are limited for each open file.

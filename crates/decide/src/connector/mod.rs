@@ -161,7 +161,6 @@ pub fn decide(view: &View<'_>, limits: Limits, now: Timestamp) -> StatusWrite {
             None => without_fault(view, kind, now),
         };
         match wanted {
-            Wanted::Nothing => {}
             Wanted::Remove => {
                 listed.remove(kind);
                 if view.conditions.contains_key(kind) {
@@ -172,7 +171,7 @@ pub fn decide(view: &View<'_>, limits: Limits, now: Timestamp) -> StatusWrite {
                 listed.insert(kind.to_owned());
                 write.set.extend(difference(view, condition));
             }
-            Wanted::Set(_) => {}
+            Wanted::Set(_) | Wanted::Nothing => {}
         }
     }
     if listed != *view.listed {

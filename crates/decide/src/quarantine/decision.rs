@@ -12,6 +12,10 @@ use super::facts::{Annotation, Label, TaintRead};
 /// One decision. The shell stores `incident`, `transition` and `holds` in one transaction first;
 /// only then does it write to the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an instruction of its own"
+)]
 pub struct Decision {
     /// The incident as it shall be stored, one version later; `None`: unchanged.
     pub incident: Option<Incident>,

@@ -58,6 +58,10 @@ pub struct TaintRead {
 
 /// The node object, reduced to what decides, exactly as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own, as read"
+)]
 pub struct NodeFacts {
     /// Name.
     pub name: NodeName,

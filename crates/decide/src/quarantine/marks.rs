@@ -147,7 +147,7 @@ pub(super) fn plan(view: &View<'_>, node: &NodeFacts, on: &OnNode, incident: &In
             t.taint.key == taint.key && t.taint.effect == taint.effect && t.taint != *taint
         };
         // Taints are unique by key and effect, and another owner's is not replaced.
-        !taints_of_others(node, on).any(|t| clash(t))
+        !taints_of_others(node, on).any(clash)
     };
     marks.taints.retain(fits);
     marks.cordon_pre_existing = marks.cordon

@@ -190,7 +190,7 @@ impl<'e> Walk<'e> {
             Expr::Literal(_) => {}
             Expr::Unspecified => self.refuse("an unspecified expression".to_owned()),
             Expr::Struct(s) => {
-                self.refuse(format!("builds a {:?}, which no rule needs", s.type_name))
+                self.refuse(format!("builds a {:?}, which no rule needs", s.type_name));
             }
             Expr::Ident(name) => self.ident(name, place),
             Expr::Select(select) => {

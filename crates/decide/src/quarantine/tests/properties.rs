@@ -152,14 +152,10 @@ proptest! {
         let mut expected: BTreeSet<_> =
             world.node().taints.iter().flatten().map(|t| t.taint.clone()).collect();
         for step in &steps {
-            match step {
-                Step::Untaint => {
-                    expected.remove(&xid_taint());
-                }
-                Step::ForeignTaint => {
-                    expected.insert(theirs());
-                }
-                _ => {}
+            if matches!(step, Step::Untaint) {
+                expected.remove(&xid_taint());
+            } else if matches!(step, Step::ForeignTaint) {
+                expected.insert(theirs());
             }
             take(&mut world, step);
         }

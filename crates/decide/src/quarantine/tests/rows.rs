@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use health_event::incident::CloseReason;
+use health_event::incident::{CloseReason, QuarantineStatus};
 use health_event::{HealthEvent, ProcessingStrategy};
 
 use super::world::{
@@ -41,10 +41,11 @@ fn assert_clean(world: &World) {
 }
 
 fn last_close(world: &World) -> CloseReason {
-    match world.over.last().unwrap().quarantine {
-        health_event::incident::QuarantineStatus::Closed(why) => why,
-        ref other => panic!("not closed: {other:?}"),
-    }
+    let last = &world.over.last().unwrap().quarantine;
+    let QuarantineStatus::Closed(why) = last else {
+        panic!("not closed: {last:?}");
+    };
+    *why
 }
 
 #[test]

@@ -358,7 +358,7 @@ impl World {
         let pool = self
             .incident
             .as_ref()
-            .map_or("gpu".to_owned(), |i| i.pool.clone());
+            .map_or_else(|| "gpu".to_owned(), |i| i.pool.clone());
         if let Some(next) = decision.incident {
             let from = self.incident.as_ref().map(|i| i.version);
             assert_eq!(
@@ -408,6 +408,10 @@ impl World {
     }
 
     /// An event arrives and everything that follows happens.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "an event is made where it is said"
+    )]
     pub(super) fn say(&mut self, event: HealthEvent) {
         self.store(&event);
         self.settle();
@@ -423,9 +427,9 @@ impl World {
 
     pub(super) fn write(&mut self, write: NodeWrite) {
         let node = self.node.as_mut().unwrap();
-        if let Some(events) = accept(node, &write) {
-            if let Some(events) = events {
-                self.annotated = events;
+        if accept(node, &write) {
+            if let Some(events) = &write.health_events {
+                self.annotated.clone_from(events);
             }
             if !node.annotations.contains_key(&Annotation::Incident) {
                 self.annotated.clear();
@@ -458,7 +462,7 @@ impl World {
 
     /// Keys of the tracked faults, as `check entity code`.
     pub(super) fn keys(&self) -> Vec<String> {
-        let open = self.incident.iter().flat_map(|i| i.open_faults());
+        let open = self.incident.iter().flat_map(Incident::open_faults);
         let mut keys: Vec<String> = open
             .map(|f| {
                 let (device, code) = (f.id.key.device.as_str(), f.id.key.code.as_str());
@@ -527,8 +531,8 @@ fn set_unschedulable(node: &mut NodeFacts, cordoned: bool) {
     }
 }
 
-/// What the API server does with a write; nothing if a test of it fails.
-fn accept(node: &mut NodeFacts, write: &NodeWrite) -> Option<Option<Vec<HealthEvent>>> {
+/// What the API server does with a write; nothing if a test of it fails. Answers whether it did.
+fn accept(node: &mut NodeFacts, write: &NodeWrite) -> bool {
     let test = &write.test;
     let as_read = test.uid == node.uid
         && test.incident.as_ref() == node.annotations.get(&Annotation::Incident)
@@ -548,7 +552,7 @@ fn accept(node: &mut NodeFacts, write: &NodeWrite) -> Option<Option<Vec<HealthEv
             .iter()
             .any(|(k, v)| gone(v.is_none(), node.labels.contains_key(k)));
     if !as_read || missing {
-        return None;
+        return false;
     }
     assert!(write.unschedulable.is_none() || test.unschedulable.is_some());
     assert!(write.taints.is_none() || test.taints.is_some());
@@ -559,8 +563,8 @@ fn accept(node: &mut NodeFacts, write: &NodeWrite) -> Option<Option<Vec<HealthEv
         };
     }
     if let Some(events) = &write.health_events {
-        let text = format!("[{} events]", events.len());
-        node.annotations.insert(Annotation::HealthEvents, text);
+        let rendered = format!("[{} events]", events.len());
+        node.annotations.insert(Annotation::HealthEvents, rendered);
     }
     for (key, value) in &write.labels {
         match value {
@@ -576,5 +580,5 @@ fn accept(node: &mut NodeFacts, write: &NodeWrite) -> Option<Option<Vec<HealthEv
     if let Some(cordoned) = write.unschedulable {
         set_unschedulable(node, cordoned);
     }
-    Some(write.health_events.clone())
+    true
 }

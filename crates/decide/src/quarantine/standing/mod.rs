@@ -1,6 +1,8 @@
 //! A node with an open incident.
 
-use health_event::incident::{CloseReason, Incident, QuarantineStatus, Withheld};
+mod waiting;
+
+use health_event::incident::{CloseReason, Incident, QuarantineStatus};
 use jiff::Timestamp;
 
 use super::decision::{Decision, Note, Reason, Transition, WriteKind};
@@ -9,9 +11,8 @@ use super::facts::{
 };
 use super::joining::{blocked, candidates, hold_open_faults, refresh};
 use super::marks::{self, MarkRead, OnNode};
-use super::opening::{applying, ask};
+use super::opening::applying;
 use super::{later, moved, observed_only, wake};
-use crate::breaker::Permit;
 
 /// Text of [`Incident::needs_operator`] where the agent does not settle.
 const NOT_SETTLED: &str = "agent not settled";
@@ -144,142 +145,6 @@ impl Look<'_> {
 
     fn hold_end(&self) -> Timestamp {
         later(self.now, self.view.policy.manual_uncordon_hold)
-    }
-
-    // Withheld and Observed: nothing is on the node.
-
-    fn waiting(&self, withheld: Option<&Withheld>) -> Decision {
-        if self.on.carries(self.incident).is_some() {
-            return self.seen();
-        }
-        let mut notes = Vec::new();
-        let (mut next, changed) = self.refreshed(&mut notes);
-        if let Some(request) = self.view.request {
-            return self.person_on_waiting(next, request);
-        }
-        let mut decision = if next.held_by.is_none() && next.open_faults().next().is_none() {
-            self.close(&next, CloseReason::Recovered, Reason::Recovered)
-        } else {
-            self.start(&mut next, changed, withheld)
-        };
-        decision.notes.splice(0..0, notes);
-        decision
-    }
-
-    fn start(&self, next: &mut Incident, changed: bool, withheld: Option<&Withheld>) -> Decision {
-        let (view, node) = (self.view, self.node);
-        if let Some(reason) = observed_only(view, node) {
-            if withheld.is_none() {
-                return self.kept(next.clone(), changed);
-            }
-            return Decision {
-                give_back: true,
-                ..self.move_to(next, QuarantineStatus::Observed, reason)
-            };
-        }
-        let block = if view.policy.mode == Mode::Off {
-            Some("off")
-        } else if node.opted_out {
-            Some("opted_out")
-        } else if node.paused {
-            Some("paused")
-        } else if next.held_by.is_none() && !self.wants_out(next) {
-            Some("held")
-        } else {
-            None
-        };
-        if let Some(by) = block {
-            let mut decision = self.kept(next.clone(), changed);
-            decision.notes.push(blocked("open", by));
-            return decision;
-        }
-        if next.held_by.is_some() {
-            let actor = next.held_by.clone().unwrap_or_default();
-            let mut decision = self.apply(next.clone(), Reason::PersonHold(actor));
-            decision.count_out = true;
-            return decision;
-        }
-        if let Some(until) = view.policy.first_action_until.filter(|u| self.now < *u) {
-            let to = QuarantineStatus::Withheld(Withheld::FirstAction { until });
-            let mut decision = if self.incident.quarantine == to {
-                self.kept(next.clone(), changed)
-            } else {
-                self.move_to(next, to, Reason::FirstActionDelay)
-            };
-            wake(&mut decision, Some(until));
-            return decision;
-        }
-        self.by_permit(next, changed, withheld)
-    }
-
-    /// Whether a fault of the incident is open that no hold suppresses.
-    fn wants_out(&self, next: &Incident) -> bool {
-        let found = candidates(self.view, self.node, self.now);
-        let mut open = next.open_faults();
-        open.any(|fault| found.faults.iter().any(|f| f.id == fault.id))
-    }
-
-    fn by_permit(&self, next: &Incident, changed: bool, withheld: Option<&Withheld>) -> Decision {
-        let (to, reason) = match self.view.permit {
-            None => {
-                let paced = match withheld {
-                    Some(Withheld::Breaker(_)) => false,
-                    Some(Withheld::FirstAction { .. } | Withheld::Pace) | None => true,
-                };
-                return Decision {
-                    ask: Some(ask(self.node, next, paced)),
-                    ..Decision::default()
-                };
-            }
-            Some(Permit::Taken) => return self.apply(next.clone(), Reason::Permitted),
-            Some(Permit::Withheld(bound)) => {
-                (Withheld::Breaker(bound), Reason::BreakerWithholds(bound))
-            }
-            Some(Permit::Pace) => (Withheld::Pace, Reason::Paced),
-        };
-        let to = QuarantineStatus::Withheld(to);
-        if self.incident.quarantine == to {
-            return self.kept(next.clone(), changed);
-        }
-        self.move_to(next, to, reason)
-    }
-
-    fn person_on_waiting(&self, mut next: Incident, request: &Request) -> Decision {
-        let actor = request.actor.clone();
-        let mut decision = match request.kind {
-            RequestKind::Hold => {
-                next.held_by = Some(actor.clone());
-                if observed_only(self.view, self.node).is_some() {
-                    self.noted(next, Reason::PersonHold(actor))
-                } else {
-                    let mut decision = self.apply(next, Reason::PersonHold(actor));
-                    decision.count_out = true;
-                    decision
-                }
-            }
-            RequestKind::Release if next.held_by.is_none() => {
-                return Self::refused("nobody holds this node; use cancel to end the incident");
-            }
-            RequestKind::Release => {
-                next.held_by = None;
-                self.noted(next, Reason::PersonCancel(actor))
-            }
-            RequestKind::Cancel => {
-                let reason = Reason::PersonCancel(actor.clone());
-                let mut decision = self.close(&next, CloseReason::CancelledByPerson, reason);
-                self.hold_all(&mut decision, &actor, self.hold_end());
-                decision
-            }
-            RequestKind::DropWithheld => {
-                let reason = Reason::PersonDrop(actor.clone());
-                let mut decision = self.move_to(&next, QuarantineStatus::Observed, reason);
-                decision.give_back = true;
-                self.hold_all(&mut decision, &actor, Timestamp::MAX);
-                decision
-            }
-        };
-        decision.request_done = true;
-        decision
     }
 
     // Applying: the outcome of our write is unknown.
@@ -559,10 +424,11 @@ impl Look<'_> {
         let read = OnNode::read(self.node);
         if read.carries(self.incident).is_none() {
             let reason = match why {
-                CloseReason::Recovered | CloseReason::NodeDeleted => Reason::WriteSeen,
+                CloseReason::Recovered
+                | CloseReason::NodeDeleted
+                | CloseReason::CancelledByPerson => Reason::WriteSeen,
                 CloseReason::ManualUncordon => Reason::ManualUncordon,
                 CloseReason::ManualUntaint => Reason::ManualUntaint,
-                CloseReason::CancelledByPerson => Reason::WriteSeen,
             };
             let mut decision = self.close(self.incident, why, reason);
             // A fault that came meanwhile opens an incident of its own.

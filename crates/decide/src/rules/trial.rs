@@ -1,0 +1,156 @@
+//! An expression is tried out on a full and on a bare subject before it is accepted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cel::{Context, Env, Program, Value};
+use health_event::{BehaviourOverrides, Entity, HealthEvent, RecommendedAction};
+use jiff::Timestamp;
+
+use super::values::EventValue;
+use super::{NodeValue, Root, node_context_of};
+
+/// A boolean where every field is set; where every optional field is null, a boolean or an error.
+pub(super) fn run(
+    env: &Arc<Env>,
+    root: Root,
+    program: &Program,
+    node_paths: &BTreeSet<Vec<String>>,
+) -> Result<(), String> {
+    let (full, null) = match root {
+        Root::Event => {
+            let on = |event: &HealthEvent| {
+                let mut context = Context::with_env(Arc::clone(env));
+                context.add_variable_as_val(root.name(), Box::new(EventValue(event)));
+                program.execute(&context)
+            };
+            (on(&full_event()), on(&HealthEvent::default()))
+        }
+        Root::Node => {
+            let on = |node: &NodeValue| program.execute(&node_context_of(env, node));
+            let bare = NodeValue::Map(BTreeMap::new());
+            (on(&full_node(node_paths)), on(&bare))
+        }
+    };
+    let what = root.name();
+    match full {
+        Ok(Value::Bool(_)) => {}
+        Ok(other) => {
+            let kind = other.type_of();
+            return Err(format!(
+                "gives a {kind} on a full {what}; it must be a boolean"
+            ));
+        }
+        Err(error) => {
+            let error: String = error.to_string().chars().take(300).collect();
+            return Err(format!("fails on a full {what}: {error}"));
+        }
+    }
+    match null {
+        Ok(Value::Bool(_)) | Err(_) => Ok(()),
+        Ok(other) => Err(format!(
+            "gives a {} on a {what} without optional fields; it must be a boolean",
+            other.type_of()
+        )),
+    }
+}
+
+fn full_event() -> HealthEvent {
+    let overrides = Some(BehaviourOverrides {
+        force: true,
+        skip: true,
+    });
+    HealthEvent {
+        id: "id".to_owned(),
+        version: 1,
+        agent: "agent".to_owned(),
+        component_class: "GPU".to_owned(),
+        check_name: "Check".to_owned(),
+        is_fatal: true,
+        is_healthy: false,
+        message: "message".to_owned(),
+        recommended_action: RecommendedAction::Custom,
+        custom_recommended_action: "custom".to_owned(),
+        error_codes: vec!["79".to_owned()],
+        entities: vec![Entity::new("GPU", "0")],
+        metadata: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
+        generated_at: Some(Timestamp::UNIX_EPOCH),
+        node_name: "node".to_owned(),
+        quarantine_overrides: overrides,
+        drain_overrides: overrides,
+        ..HealthEvent::default()
+    }
+}
+
+/// A node with what nodes have, and with every path that the expression reads.
+fn full_node(paths: &BTreeSet<Vec<String>>) -> NodeValue {
+    let text = |t: &str| NodeValue::Text(t.to_owned());
+    let map = |entries: Vec<(&str, NodeValue)>| {
+        NodeValue::Map(
+            entries
+                .into_iter()
+                .map(|(k, v)| (k.to_owned(), v))
+                .collect(),
+        )
+    };
+    let taint = map(vec![
+        ("key", text("key")),
+        ("value", text("value")),
+        ("effect", text("NoSchedule")),
+    ]);
+    let condition = map(vec![
+        ("type", text("Ready")),
+        ("status", text("True")),
+        ("reason", text("KubeletReady")),
+        ("message", text("message")),
+    ]);
+    let address = map(vec![("type", text("Hostname")), ("address", text("node"))]);
+    let mut node = map(vec![
+        (
+            "metadata",
+            map(vec![("name", text("node")), ("uid", text("uid"))]),
+        ),
+        (
+            "spec",
+            map(vec![
+                ("unschedulable", NodeValue::Bool(true)),
+                ("taints", NodeValue::List(vec![taint])),
+            ]),
+        ),
+        (
+            "status",
+            map(vec![
+                ("conditions", NodeValue::List(vec![condition])),
+                ("addresses", NodeValue::List(vec![address])),
+            ]),
+        ),
+    ]);
+    for path in paths {
+        // A whole map is empty, a single value a text; what stands there already stays.
+        let leaf = match path.last().map(String::as_str) {
+            None
+            | Some(
+                "labels" | "annotations" | "capacity" | "allocatable" | "nodeInfo" | "metadata"
+                | "spec" | "status",
+            ) => NodeValue::Map(BTreeMap::new()),
+            Some(_) => text("value"),
+        };
+        add_path(&mut node, path, &leaf);
+    }
+    node
+}
+
+fn add_path(node: &mut NodeValue, path: &[String], leaf: &NodeValue) {
+    let mut at = node;
+    for (index, part) in path.iter().enumerate() {
+        let NodeValue::Map(fields) = at else { return };
+        let last = index + 1 == path.len();
+        at = fields.entry(part.clone()).or_insert_with(|| {
+            if last {
+                leaf.clone()
+            } else {
+                NodeValue::Map(BTreeMap::new())
+            }
+        });
+    }
+}

@@ -8,6 +8,7 @@
 //! - The encoding of an event is deterministic (maps in key order), so equal events have equal
 //!   bodies and equal [`content_hash`]es.
 
+pub mod api;
 mod body;
 mod convert;
 pub mod validate;

@@ -6,6 +6,7 @@ use event_store::{IncidentFilter, ReadError, StoredEvent, StoredFault, StoredTra
 use health_event::incident::{self, QuarantineStatus, Withheld};
 use health_event::{FaultId, NodeName};
 use jiff::Timestamp;
+use k8s_api::names;
 use sha2::{Digest, Sha256};
 
 use super::types;
@@ -152,7 +153,31 @@ fn node_object(context: &Context, node: &NodeFacts) -> types::NodeObject {
         ready: ready(node),
         boot_id: node.boot_id.to_string(),
         system_uuid: node.system_uuid.to_string(),
+        blocked_by: blocked_by(node),
     }
+}
+
+/// What on the node stands in the way of a step.
+fn blocked_by(node: &NodeFacts) -> Vec<String> {
+    let mut list = Vec::new();
+    if node.annotation(names::PAUSE.text).is_some() {
+        list.push("paused".to_owned());
+    }
+    if node.label(names::MANAGED_BY.text) == Some("false") {
+        list.push("opted_out".to_owned());
+    }
+    if node.label(names::CONTROL_PLANE.text).is_some() {
+        list.push("control_plane".to_owned());
+    }
+    let mut taints = node.taints.iter().flatten();
+    if let Some(taint) = taints.find(|t| *t.key == *names::EXTERNAL_REMEDIATION.text) {
+        list.push(format!("external_owner {}={}", taint.key, taint.value));
+    }
+    let label = names::EXTERNALLY_MANAGED.text;
+    if node.label(label) == Some("false") {
+        list.push(format!("external_owner {label}=false"));
+    }
+    list
 }
 
 fn ready(node: &NodeFacts) -> String {

@@ -1,0 +1,351 @@
+//! What the controller's API says, as JSON. Fields are only ever added, so that an older `warden`
+//! reads a newer controller; times are RFC 3339, UTC.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// `GET /api/v1/status`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the controller.
+    pub version: String,
+    /// Profile in effect.
+    pub profile: String,
+    /// Whether quarantine only decides and shows.
+    pub dry_run: bool,
+    /// Whether the whole process is ready.
+    pub ready: bool,
+    /// One line a part: `store: ready`.
+    pub parts: Vec<String>,
+    /// Nodes of the cluster.
+    pub nodes: usize,
+    /// Nodes with an open incident that are out by us, or may be.
+    pub out: usize,
+    /// Nodes withheld.
+    pub withheld: usize,
+    /// Open faults that may have effects.
+    pub open_faults: u64,
+    /// Open faults that are only observed.
+    pub observed_faults: u64,
+    /// Nodes whose agent is silent.
+    pub agents_silent: usize,
+    /// Nodes on which no agent ever reported.
+    pub agents_missing: usize,
+    /// The store.
+    pub store: Store,
+}
+
+/// Sizes of the store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Store {
+    /// Id that it got when it was made.
+    pub id: String,
+    /// Last position.
+    pub last_seq: u64,
+    /// First position still kept; 0 = none.
+    pub first_seq: u64,
+    /// Bytes of content.
+    pub live_bytes: u64,
+    /// Bytes free on its file system.
+    pub free_bytes: u64,
+}
+
+/// One line of `GET /api/v1/nodes`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeLine {
+    /// Name.
+    pub name: String,
+    /// Pool of the breaker.
+    pub pool: String,
+    /// Whether the scheduler passes it by, whoever did that.
+    pub cordoned: bool,
+    /// `True`, `False` or `Unknown`.
+    pub ready: String,
+    /// Open faults that may have effects.
+    pub open_faults: usize,
+    /// State of the open incident; none = no incident.
+    pub state: Option<String>,
+    /// `settled`, `starting`, `silent` or `none`.
+    pub agent: String,
+}
+
+/// `GET /api/v1/nodes/NAME`: everything that `warden explain` shows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// Name.
+    pub name: String,
+    /// The node object, if the cluster has it.
+    pub object: Option<NodeObject>,
+    /// Its agent.
+    pub agent: Agent,
+    /// Open faults that may have effects, oldest first.
+    pub faults: Vec<Fault>,
+    /// Open faults that are only observed.
+    pub observed: Vec<Fault>,
+    /// Incidents, newest first; at most 20.
+    pub incidents: Vec<Incident>,
+    /// Holds that a person's uncordon left on the machine.
+    pub holds: Vec<Hold>,
+}
+
+/// What the node object says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeObject {
+    /// UID.
+    pub uid: String,
+    /// Pool of the breaker.
+    pub pool: String,
+    /// Whether the scheduler passes it by.
+    pub cordoned: bool,
+    /// Taints, as `key=value:effect`.
+    pub taints: Vec<String>,
+    /// `True`, `False` or `Unknown`.
+    pub ready: String,
+    /// Boot id.
+    pub boot_id: String,
+    /// System UUID.
+    pub system_uuid: String,
+    /// What on the node keeps Warden from acting or from giving the node back: `paused`,
+    /// `opted_out`, `control_plane`, `external_owner KEY=VALUE`.
+    #[serde(default)]
+    pub blocked_by: Vec<String>,
+}
+
+/// What is known of a node's agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Agent {
+    /// `settled`, `starting`, `silent` or `none`.
+    pub state: String,
+    /// Version.
+    pub version: String,
+    /// When it last reported, to this process of the controller.
+    pub last_report_at: Option<Timestamp>,
+    /// Since when its present process is known.
+    pub process_since: Option<Timestamp>,
+    /// Boot of its last report.
+    pub boot_id: String,
+    /// Detectors that are not settled, with why.
+    pub unsettled: Vec<String>,
+}
+
+/// A fault.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fault {
+    /// For `warden close`: unique among the node's faults.
+    pub id: String,
+    /// Agent that speaks.
+    pub agent: String,
+    /// Class.
+    pub component_class: String,
+    /// Check.
+    pub check: String,
+    /// Device, as `PCI=0000:17:00`; empty = the whole check.
+    pub device: String,
+    /// Code; empty = none.
+    pub code: String,
+    /// Whether it is fatal.
+    pub fatal: bool,
+    /// Action asked for.
+    pub action: String,
+    /// Message of the last event.
+    pub message: String,
+    /// Since when.
+    pub since: Option<Timestamp>,
+    /// Last event.
+    pub last_at: Timestamp,
+    /// How often it was said.
+    pub count: u64,
+    /// Sender of the newest event.
+    pub sender: String,
+    /// Incident that it belongs to.
+    pub incident: Option<String>,
+}
+
+/// An incident.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Incident {
+    /// Id (ULID).
+    pub id: String,
+    /// Node.
+    pub node: String,
+    /// UID of the node object.
+    pub node_uid: String,
+    /// Version.
+    pub version: u64,
+    /// State.
+    pub state: String,
+    /// What the state waits for, or how it ended; empty = nothing to add.
+    pub detail: String,
+    /// Since when the state holds.
+    pub since: Timestamp,
+    /// When it opened.
+    pub opened_at: Timestamp,
+    /// When it closed.
+    pub closed_at: Option<Timestamp>,
+    /// Pool.
+    pub pool: String,
+    /// Whether a cordon is asked for.
+    pub cordon: bool,
+    /// Whether somebody else had cordoned before.
+    pub cordon_pre_existing: bool,
+    /// Taints asked for, as `key=value:effect`.
+    pub taints: Vec<String>,
+    /// Its faults.
+    pub faults: Vec<IncidentFault>,
+    /// Why a person is needed.
+    pub needs_operator: Option<String>,
+    /// Who holds it.
+    pub held_by: Option<String>,
+}
+
+/// A fault of an incident.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IncidentFault {
+    /// The fault, for people.
+    pub fault: String,
+    /// Rule sets that matched.
+    pub rules: Vec<String>,
+    /// Action asked for.
+    pub action: String,
+    /// When it joined.
+    pub joined_at: Timestamp,
+    /// When it closed.
+    pub closed_at: Option<Timestamp>,
+    /// Position of the event that brought it in.
+    pub seq: u64,
+}
+
+/// `GET /api/v1/incidents/ID`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IncidentDetail {
+    /// The incident.
+    pub incident: Incident,
+    /// What happened, oldest first.
+    pub timeline: Vec<Step>,
+}
+
+/// One step of an incident.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Position in the audit trail.
+    pub seq: u64,
+    /// Incident.
+    pub incident: String,
+    /// Node.
+    pub node: String,
+    /// When.
+    pub at: Timestamp,
+    /// Module that decided.
+    pub module: String,
+    /// State before.
+    pub from: String,
+    /// State after.
+    pub to: String,
+    /// The facts that decided.
+    pub cause: serde_json::Value,
+}
+
+/// A hold.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hold {
+    /// Whose uncordon it was.
+    pub actor: String,
+    /// Until when.
+    pub until: Timestamp,
+    /// Faults that it suppresses.
+    pub faults: Vec<String>,
+}
+
+/// One line of `GET /api/v1/events`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Position.
+    pub seq: u64,
+    /// Sender.
+    pub sender: String,
+    /// Id.
+    pub id: String,
+    /// Node.
+    pub node: String,
+    /// Time that counts.
+    pub generated_at: Timestamp,
+    /// Receipt.
+    pub received_at: Timestamp,
+    /// Strategy.
+    pub strategy: String,
+    /// Whether all is well.
+    pub healthy: bool,
+    /// Whether it is fatal.
+    pub fatal: bool,
+    /// Agent.
+    pub agent: String,
+    /// Class.
+    pub component_class: String,
+    /// Check.
+    pub check: String,
+    /// Codes.
+    pub codes: Vec<String>,
+    /// Entities, as `TYPE VALUE`.
+    pub entities: Vec<String>,
+    /// Message.
+    pub message: String,
+}
+
+/// `GET /api/v1/breaker`: one element a pool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BreakerPool {
+    /// Pool.
+    pub pool: String,
+    /// Nodes in it now.
+    pub nodes: usize,
+    /// Nodes out by us, or maybe out.
+    pub out: usize,
+    /// Nodes withheld.
+    pub withheld: Vec<String>,
+    /// Whether it is tripped.
+    pub tripped: bool,
+    /// The bound that tripped it, with the rule and check of the largest share; absent = closed.
+    pub trip: Option<serde_json::Value>,
+}
+
+/// Body of `POST /api/v1/breaker/reset`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BreakerReset {
+    /// Which pool; absent = all.
+    pub pool: Option<String>,
+    /// Whether withheld nodes are dropped instead of taken out.
+    pub drop_withheld: bool,
+}
+
+/// Body of `POST /api/v1/nodes/NAME/hold`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HoldRequest {
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// Body of `POST /api/v1/nodes/NAME/close`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CloseRequest {
+    /// [`Fault::id`].
+    pub fault: String,
+}
+
+/// Answer to what a person asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// What was done.
+    pub done: String,
+}
+
+/// Every answer that is no success.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What was tried, why it failed, what to do next.
+    pub error: String,
+    /// Static name.
+    pub code: String,
+}

@@ -65,6 +65,10 @@ pub(crate) struct Args {
     /// Log filter: a level, or TARGET=LEVEL parted by commas.
     #[arg(long, env = "WARDEN_LOG", value_name = "FILTER")]
     log_filter: Option<String>,
+    /// For tests: die at this place.
+    #[cfg(debug_assertions)]
+    #[arg(long, hide = true, value_name = "NAME[:N]")]
+    pub(crate) crash_at: Option<String>,
 }
 
 impl Args {
@@ -90,6 +94,8 @@ impl Args {
             spool_max_bytes,
             log_format,
             log_filter,
+            #[cfg(debug_assertions)]
+                crash_at: _,
         } = self;
         let yes = |given: &bool| given.then(|| "true".to_owned());
         let pairs = [

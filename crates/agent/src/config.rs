@@ -247,10 +247,12 @@ impl Draft {
                 self.config.kernel_log.first_start_lookback =
                     SignedDuration::from_secs(i64::try_from(seconds).ok()?);
             }
-            "socket.path" => self.config.socket = socket_path(value)?,
+            "socket.path" if value == "off" => self.config.socket = None,
+            "socket.path" => self.config.socket = Some(socket_path(value)?),
             "socket.uids" => self.config.socket_uids = uids(value)?,
             "spool.max_bytes" => self.config.spool_bytes = between(value, 1 << 20, 1 << 40)?,
-            "admin.listen" => self.config.admin = listen(value)?,
+            "admin.listen" if value == "off" => self.config.admin = None,
+            "admin.listen" => self.config.admin = Some(value.parse().ok()?),
             "log.format" => drop(value.parse::<telemetry::logging::LogFormat>().ok()?),
             "log.filter" => telemetry::logging::check_filter(value).ok()?,
             _ => return None,
@@ -419,13 +421,9 @@ fn start(value: &str) -> Option<Start> {
     }
 }
 
-fn socket_path(value: &str) -> Option<Option<PathBuf>> {
-    if value == "off" {
-        return Some(None);
-    }
+fn socket_path(value: &str) -> Option<PathBuf> {
     // The kernel's bound of a unix socket's path (sun_path), less the closing zero.
-    let path = absolute(value).filter(|p| p.as_os_str().len() <= 107)?;
-    Some(Some(path))
+    absolute(value).filter(|p| p.as_os_str().len() <= 107)
 }
 
 fn uids(value: &str) -> Option<Vec<u32>> {
@@ -435,13 +433,6 @@ fn uids(value: &str) -> Option<Vec<u32>> {
         .filter(|part| !part.is_empty())
         .map(|part| part.parse().ok())
         .collect()
-}
-
-fn listen(value: &str) -> Option<Option<SocketAddr>> {
-    if value == "off" {
-        return Some(None);
-    }
-    value.parse().ok().map(Some)
 }
 
 #[cfg(test)]

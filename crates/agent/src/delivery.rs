@@ -18,6 +18,7 @@ use wire::datamodels::platform_connector_client::PlatformConnectorClient;
 
 use crate::backoff::Backoff;
 use crate::core::{Core, Next};
+use crate::crash;
 use crate::link::Link;
 use crate::report;
 use crate::status::Status as AgentStatus;
@@ -139,7 +140,10 @@ async fn call(
         .map(|(_, event)| event.clone().into())
         .collect();
     let request = authorised(link, HealthEvents { version: 1, events })?;
-    client.health_event_occurred_v1(request).await.map(drop)
+    crash::point("delivery.send.before");
+    let answer = client.health_event_occurred_v1(request).await;
+    crash::point("delivery.send.after");
+    answer.map(drop)
 }
 
 /// A request with the agent's token and a time limit.

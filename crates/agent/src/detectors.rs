@@ -34,18 +34,30 @@ impl Health {
     }
 }
 
+/// How far the first full pass is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// The source is being read for the first time.
+    Running,
+    /// It was read to its end; what a reboot ended is to be closed.
+    Read,
+    /// All that belongs to it has a number; this is the last.
+    Numbered(u64),
+    /// The controller has it.
+    Settled,
+}
+
 /// The detectors of this agent: the kernel log, and the agent's own health.
 #[derive(Debug)]
 pub struct Detectors {
     kernel_log: Health,
-    settle_at: Option<u64>,
-    settled: bool,
+    pass: Pass,
 }
 
 /// (agent, class, check) of a detector.
 pub type Triple = (&'static str, &'static str, &'static str);
 
-/// What the kernel-log detectors and the agent itself speak for: nobody else may on this node.
+/// What the kernel-log detectors speak for: nobody else may on this node.
 pub const KERNEL_LOG_TRIPLES: [Triple; 1] = [(checks::SYSLOG_AGENT, "GPU", checks::XID)];
 
 impl Detectors {
@@ -58,8 +70,7 @@ impl Detectors {
         };
         Self {
             kernel_log,
-            settle_at: None,
-            settled: false,
+            pass: Pass::Running,
         }
     }
 
@@ -72,40 +83,89 @@ impl Detectors {
         changed
     }
 
-    /// Whether the first full pass has been closed.
-    pub fn has_settle_number(&self) -> bool {
-        self.settle_at.is_some()
+    /// The source was read to its end.
+    pub fn pass_done(&mut self) {
+        if self.pass == Pass::Running {
+            self.pass = Pass::Read;
+        }
     }
 
-    /// The first full pass ended with this number.
-    pub fn settle_at(&mut self, number: u64) {
-        self.settle_at = Some(number);
+    /// Whether what a reboot ended is still to be closed.
+    pub fn is_pass_open(&self) -> bool {
+        self.pass == Pass::Read
     }
 
-    /// Looks whether everything up to the end of the pass is acknowledged. Answers whether that
-    /// is new.
-    pub fn settle(&mut self, acknowledged: u64, nothing_waits: bool) -> bool {
-        let now = self
-            .settle_at
-            .is_some_and(|number| acknowledged >= number || nothing_waits);
-        let new = now && !self.settled;
-        self.settled |= now;
-        new
+    /// All that belongs to the first pass has a number; this is the last.
+    pub fn end_pass(&mut self, number: u64) {
+        self.pass = Pass::Numbered(number);
+    }
+
+    /// Looks whether everything up to the end of the pass is delivered. Answers whether that is
+    /// new.
+    pub fn settle(&mut self, is_delivered: impl Fn(u64) -> bool) -> bool {
+        let Pass::Numbered(number) = self.pass else {
+            return false;
+        };
+        let settled = is_delivered(number);
+        if settled {
+            self.pass = Pass::Settled;
+        }
+        settled
     }
 
     /// Each detector. With more faults than are kept the set denies nothing.
-    pub fn list(&self, _acknowledged: u64, overflowing: bool) -> Vec<(&'static str, Health)> {
-        let kernel_log = match &self.kernel_log {
-            Health::Starting if self.settled => Health::Settled,
-            other => other.clone(),
+    pub fn list(&self, overflowing: bool) -> Vec<(&'static str, Health)> {
+        let kernel_log = match self.kernel_log {
+            Health::Starting if self.pass == Pass::Settled => Health::Settled,
+            Health::Starting | Health::Settled | Health::Blind(_) | Health::Off(_) => {
+                self.kernel_log.clone()
+            }
         };
-        let too_many = || Health::Blind("more open faults than are kept".into());
         let mut list = vec![(own::KERNEL_LOG, kernel_log), (own::SELF, Health::Settled)];
         if overflowing {
             for (_, health) in &mut list {
-                *health = too_many();
+                *health = Health::Blind("more open faults than are kept".into());
             }
         }
         list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel_log(detectors: &Detectors) -> &'static str {
+        detectors.list(false)[0].1.as_str()
+    }
+
+    #[test]
+    fn settled_is_said_once_everything_of_the_first_pass_is_delivered() {
+        let mut detectors = Detectors::new(true);
+        assert!(!detectors.settle(|_| true), "not before the pass is done");
+        detectors.pass_done();
+        assert!(detectors.is_pass_open());
+        detectors.end_pass(7);
+        assert!(!detectors.settle(|number| number < 7));
+        assert_eq!(kernel_log(&detectors), "starting");
+        assert!(detectors.settle(|number| number == 7));
+        assert!(!detectors.settle(|_| true), "told once");
+        assert_eq!(kernel_log(&detectors), "settled");
+        detectors.pass_done();
+        assert!(!detectors.is_pass_open(), "later ends are no first passes");
+    }
+
+    #[test]
+    fn a_blind_detector_comes_back_to_what_it_was_and_too_many_faults_blind_all() {
+        let mut detectors = Detectors::new(true);
+        detectors.pass_done();
+        detectors.end_pass(1);
+        detectors.settle(|_| true);
+        assert!(detectors.set(own::KERNEL_LOG, Health::Blind("gone".into())));
+        assert_eq!(kernel_log(&detectors), "blind");
+        assert!(detectors.set(own::KERNEL_LOG, Health::Starting));
+        assert_eq!(kernel_log(&detectors), "settled");
+        let blind = |(_, health): &(_, Health)| health.as_str() == "blind";
+        assert!(detectors.list(true).iter().all(blind));
     }
 }

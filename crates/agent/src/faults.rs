@@ -205,6 +205,13 @@ impl Faults {
         if self.asserted.len() >= MAX_ASSERTED && !self.asserted.contains_key(&map_key) {
             return None;
         }
+        let earlier = self.asserted.get(&map_key).and_then(|known| {
+            let (known, this) = (order_of(&known.event)?, order_of(event)?);
+            Some(this.compare(&known, &self.boots).is_lt())
+        });
+        if earlier == Some(true) {
+            return None;
+        }
         // The identity is that of the device as this event names it.
         let sent = devices_of(&event.entities);
         let device = sent
@@ -303,3 +310,6 @@ fn statement(event: &HealthEvent, sender: &Sender) -> Statement {
         inclusive: false,
     }
 }
+
+#[cfg(test)]
+mod tests;

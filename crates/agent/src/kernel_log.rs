@@ -46,6 +46,8 @@ struct Reader {
     rules: KernelLog,
     findings: Vec<Finding>,
     gap_since: Option<tokio::time::Instant>,
+    /// Records read and not yet counted.
+    records: u64,
     /// What stands in for the real thing: shown in every event.
     stand_ins: Vec<String>,
 }
@@ -64,6 +66,7 @@ pub async fn run(core: Arc<Core>, config: config::KernelLog, stand_ins: Vec<Stri
         }),
         findings: Vec::new(),
         gap_since: None,
+        records: 0,
         stand_ins,
         core,
     };
@@ -82,7 +85,6 @@ pub async fn run(core: Arc<Core>, config: config::KernelLog, stand_ins: Vec<Stri
                 if std::mem::take(&mut raised) {
                     reader.core.state_own(own::state(
                         "KernelLogUnreadable",
-                        "",
                         true,
                         "the kernel log can be read again",
                     ));
@@ -99,7 +101,7 @@ pub async fn run(core: Arc<Core>, config: config::KernelLog, stand_ins: Vec<Stri
             raised = true;
             reader
                 .core
-                .state_own(own::state("KernelLogUnreadable", "", false, &why));
+                .state_own(own::state("KernelLogUnreadable", false, &why));
         }
         let wait = RETRY.saturating_mul(failures).min(RETRY_AT_MOST);
         tokio::time::sleep(wait).await;
@@ -115,6 +117,7 @@ impl Reader {
             match source.read(&mut buffer) {
                 Ok(Read::Record(length)) => {
                     self.record(&buffer[..length]).await;
+                    self.records += 1;
                     turn += 1;
                 }
                 Ok(Read::Nothing) => turn += 1,
@@ -129,6 +132,7 @@ impl Reader {
             }
             if turn >= TURN {
                 turn = 0;
+                self.count_records();
                 tokio::task::yield_now().await;
             }
         }
@@ -173,12 +177,18 @@ impl Reader {
     /// The source was read to its end.
     async fn end(&mut self) {
         self.tell_gap().await;
+        self.count_records();
         self.place.at_end();
         if let Some(position) = self.position() {
             self.core.note_position(position);
         }
         self.core.detector(KERNEL_LOG, Health::Starting);
         self.core.pass_done();
+    }
+
+    fn count_records(&mut self) {
+        let records = std::mem::take(&mut self.records);
+        self.core.count(|counters| counters.records_read += records);
     }
 
     fn note_gap_time(&mut self) {
@@ -196,7 +206,8 @@ impl Reader {
 
     fn lost(&mut self, lost: Lost) -> HealthEvent {
         self.gap_since = None;
-        self.core.count_lost(lost.count);
+        self.core
+            .count(|counters| counters.records_lost += lost.count);
         own::events_lost(&Gap {
             source: "kernel-log",
             count: lost.count,

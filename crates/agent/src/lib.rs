@@ -7,9 +7,11 @@
 //! the process, [`link`], [`delivery`] and [`report`] how the controller gets to know, [`run`] how
 //! all of it is put together.
 
+pub mod admin;
 pub mod backoff;
 pub mod config;
 pub mod core;
+pub mod crash;
 pub mod delivery;
 pub mod detectors;
 pub mod faults;
@@ -19,5 +21,6 @@ pub mod link;
 pub mod own;
 pub mod report;
 pub mod run;
+pub mod socket;
 pub mod spool;
 pub mod status;

@@ -20,7 +20,7 @@ use crate::config::Controller;
 /// Connecting, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A dead peer that sends no reset is noticed after this plus [`KEEP_ALIVE_TIMEOUT`].
-const KEEP_ALIVE: Duration = Duration::from_secs(60);
+const KEEP_ALIVE: Duration = Duration::from_mins(1);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why there is no connection, or no token.

@@ -21,6 +21,16 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
+    #[cfg(debug_assertions)]
+    if let Some(place) = &args.crash_at
+        && !agent::crash::choose(place)
+    {
+        let places = agent::crash::POINTS.join(", ");
+        complain(&anyhow::anyhow!(
+            "--crash-at {place:?}; allowed: one of {places}, with :N for the N-th time"
+        ));
+        return ExitCode::from(USAGE);
+    }
     match start(config, &logging) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -25,7 +25,7 @@ pub struct Gap {
 
 /// The gap record as an event: stored, without effect.
 pub fn events_lost(gap: &Gap) -> HealthEvent {
-    let mut event = about_self("EventsLost", gap.source, false);
+    let mut event = about_self("EventsLost", Some(gap.source), false);
     event.strategy = ProcessingStrategy::StoreOnly;
     let Gap {
         source,
@@ -43,8 +43,8 @@ pub fn events_lost(gap: &Gap) -> HealthEvent {
 }
 
 /// A statement about a source or the spool: `healthy` or not.
-pub fn state(check: &'static str, code: &str, healthy: bool, message: &str) -> HealthEvent {
-    let mut event = about_self(check, code, healthy);
+pub fn state(check: &'static str, healthy: bool, message: &str) -> HealthEvent {
+    let mut event = about_self(check, None, healthy);
     message.clone_into(&mut event.message);
     event
 }
@@ -60,7 +60,7 @@ pub fn clock_skew(sender: &str, healthy: bool) -> HealthEvent {
         )
     };
     let code: String = sender.chars().take(60).collect();
-    let mut event = about_self("ClockSkew", &code, healthy);
+    let mut event = about_self("ClockSkew", Some(&code), healthy);
     event.message = message;
     event
 }
@@ -88,14 +88,14 @@ pub fn gone_after_reboot(fault: &HealthEvent) -> HealthEvent {
     }
 }
 
-fn about_self(check: &str, code: &str, healthy: bool) -> HealthEvent {
+fn about_self(check: &str, code: Option<&str>, healthy: bool) -> HealthEvent {
     HealthEvent {
         version: 1,
         agent: checks::WARDEN_AGENT.to_owned(),
         component_class: "Agent".to_owned(),
         check_name: check.to_owned(),
         is_healthy: healthy,
-        error_codes: vec![code.to_owned()],
+        error_codes: code.into_iter().map(str::to_owned).collect(),
         metadata: [(keys::DETECTOR.to_owned(), SELF.to_owned())].into(),
         ..HealthEvent::default()
     }

@@ -11,6 +11,7 @@ use wire::warden::v1::{Asserted, Detector, DetectorState, ReportReply, ReportReq
 
 use crate::backoff::{Backoff, random};
 use crate::core::{Core, Snapshot};
+use crate::crash;
 use crate::delivery::{authorised, is_transport};
 use crate::detectors::Health;
 use crate::ids::Identity;
@@ -18,7 +19,7 @@ use crate::link::Link;
 use crate::status::Status as AgentStatus;
 
 /// Heartbeat until the controller says otherwise.
-const INTERVAL: Duration = Duration::from_secs(60);
+const INTERVAL: Duration = Duration::from_mins(1);
 /// Bounds of what the controller may say.
 const SHORTEST: u32 = 1;
 const LONGEST: u32 = 3_600;
@@ -31,7 +32,12 @@ pub async fn run(core: &Core, link: &Link, channel: Channel, status: &AgentStatu
     loop {
         let request = message(core.identity(), core.snapshot(with_list));
         let answer = match authorised(link, request) {
-            Ok(request) => client.report(request).await,
+            Ok(request) => {
+                crash::point("report.send.before");
+                let answer = client.report(request).await;
+                crash::point("report.send.after");
+                answer
+            }
             Err(error) => Err(error),
         };
         let wait = match answer {

@@ -7,13 +7,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::config::{Config, Source};
-use crate::core::{Core, Next};
+use crate::core::Core;
 use crate::detectors::Detectors;
 use crate::ids::Identity;
 use crate::link::Link;
+use crate::socket::Socket;
 use crate::spool::{Spool, SpoolError};
 use crate::status::Status;
-use crate::{delivery, kernel_log};
+use crate::{admin, delivery, kernel_log};
 
 /// How long a stop waits for events on their way to the controller; what is left is on disk.
 const STOP: Duration = Duration::from_secs(2);
@@ -73,7 +74,9 @@ pub async fn run(config: Config) -> Result<(), RunError> {
         retries.run_retries().await;
         "the spool's repeats"
     });
-    if config.kernel_log.source != Source::Off {
+    if config.kernel_log.source == Source::Off {
+        core.pass_done();
+    } else {
         let reader = kernel_log::run(
             Arc::clone(&core),
             config.kernel_log.clone(),
@@ -83,8 +86,37 @@ pub async fn run(config: Config) -> Result<(), RunError> {
             reader.await;
             "the kernel log's reader"
         });
-    } else {
-        core.pass_done();
+    }
+    let (stop_socket, stopped) = tokio::sync::oneshot::channel::<()>();
+    if let Some(path) = config.socket.clone() {
+        let socket = Socket::new(
+            Arc::clone(&core),
+            Arc::clone(&status),
+            config.socket_uids.clone(),
+            config.kernel_log.source != Source::Off,
+        );
+        tasks.spawn(async move {
+            // Told to stop, or the sender is gone: the same.
+            let stop = async { drop(stopped.await) };
+            if let Err(error) = socket.serve(&path, stop).await {
+                tracing::error!(%error, code = error.code(), "socket not served");
+            }
+            "the socket"
+        });
+    }
+    if let Some(address) = config.admin {
+        let page = admin::run(
+            address,
+            Arc::clone(&core),
+            Arc::clone(&status),
+            config.stand_ins(),
+        );
+        tasks.spawn(async move {
+            if let Err(error) = page.await {
+                tracing::error!(%error, %address, "admin page not served");
+            }
+            "the admin page"
+        });
     }
     if let Some(controller) = config.controller.clone() {
         let link = Arc::new(Link::new(controller));
@@ -100,6 +132,8 @@ pub async fn run(config: Config) -> Result<(), RunError> {
         _ = interrupt.recv() => None,
         ended = tasks.join_next() => Some(ended.and_then(Result::ok).unwrap_or("a part")),
     };
+    // The socket first: what it took is then flushed with the rest.
+    drop(stop_socket);
     stop(&core, &status, ended.is_none()).await;
     tasks.shutdown().await;
     thread.close();
@@ -113,12 +147,7 @@ async fn stop(core: &Core, status: &Status, graceful: bool) {
         return;
     }
     tracing::info!("agent stops");
-    let empty = async {
-        while matches!(core.next(1).await, Ok(Next::Batch(_))) {
-            core.advanced().await;
-        }
-    };
-    if tokio::time::timeout(STOP, empty).await.is_err() {
+    if tokio::time::timeout(STOP, core.delivered()).await.is_err() {
         tracing::info!("events that the controller did not take yet stay on disk");
     }
 }

@@ -21,6 +21,7 @@ use std::thread::JoinHandle;
 use health_event::{HealthEvent, SentIdentity};
 use tokio::sync::{mpsc::UnboundedSender, oneshot};
 
+use crate::crash;
 use crate::faults::{Assertion, FaultRow};
 use crate::own::Gap;
 
@@ -98,8 +99,8 @@ enum Command {
 pub enum Done {
     /// These events (and all that came with them) are on the disk.
     Stored(Vec<u64>),
-    /// These are not, and why.
-    Failed(Vec<u64>, SpoolError),
+    /// A write failed, and why; everything unsaved has to be written again.
+    Failed(SpoolError),
     /// Events had to go for want of room.
     Dropped(Gap),
     /// How the spool stands after a commit.
@@ -352,13 +353,15 @@ fn commit(
         .collect();
     if !writes.is_empty() || through.is_some() {
         let held = writes.iter().map(|w| w.held_through).max().unwrap_or(0);
+        crash::point("spool.commit.before");
         let result = database.write(&writes, through);
+        crash::point("spool.commit.after");
         let stored = result.is_ok();
         tell(
             done,
             match result {
                 Ok(()) => Done::Stored(numbers),
-                Err(error) => Done::Failed(numbers, error),
+                Err(error) => Done::Failed(error),
             },
         );
         if stored {

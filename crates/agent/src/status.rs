@@ -60,11 +60,11 @@ impl Status {
 
     /// It did not, and why.
     pub fn refused(&self, error: &tonic::Status) {
-        let hint = match error.code() {
-            Code::Unauthenticated | Code::PermissionDenied => {
-                "; check the agent's service account and the controller's ingest.audiences"
-            }
-            _ => "",
+        let token = matches!(error.code(), Code::Unauthenticated | Code::PermissionDenied);
+        let hint = if token {
+            "; check the agent's service account and the controller's ingest.audiences"
+        } else {
+            ""
         };
         let why = format!("{:?}: {}{hint}", error.code(), error.message());
         self.lock().why = Some(why);

@@ -31,3 +31,8 @@ pub fn content_hash(event: &HealthEvent) -> [u8; 32] {
     event.metadata.remove(keys::ORDER);
     Sha256::digest(encode_body(&event)).into()
 }
+
+/// SHA-256 of an event exactly as a sender gave it, field by field.
+pub fn sent_hash(event: &wire::HealthEvent) -> [u8; 32] {
+    Sha256::digest(event.encode_to_vec()).into()
+}

@@ -117,18 +117,18 @@ impl Source {
     }
 
     fn failed(&mut self, error: io::Error) -> io::Result<Read> {
-        match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                self.waited = true;
-                Ok(Read::End)
-            }
-            // EPIPE: overwritten while reading; EINVAL: a record longer than the kernel makes.
-            // Either way the next read goes on, and the sequence numbers tell what is missing.
-            io::ErrorKind::BrokenPipe
-            | io::ErrorKind::InvalidInput
-            | io::ErrorKind::Interrupted => Ok(Read::Nothing),
-            _ => Err(error),
+        use io::ErrorKind::{BrokenPipe, Interrupted, InvalidInput, WouldBlock};
+        let kind = error.kind();
+        if kind == WouldBlock {
+            self.waited = true;
+            return Ok(Read::End);
         }
+        // EPIPE: overwritten while reading; EINVAL: a record longer than the kernel makes. Either
+        // way the next read goes on, and the sequence numbers tell what is missing.
+        if matches!(kind, BrokenPipe | InvalidInput | Interrupted) {
+            return Ok(Read::Nothing);
+        }
+        Err(error)
     }
 }
 

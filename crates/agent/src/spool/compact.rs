@@ -6,6 +6,7 @@
 
 use super::SpoolError;
 use super::database::Database;
+use crate::crash;
 use crate::own::Gap;
 
 /// Between the first and the newest of their identity. At most 50,000 a step: the list is in
@@ -45,7 +46,10 @@ pub(super) fn compact(database: &mut Database, held: u64) -> Result<Vec<Gap>, Sp
         if !database.is_full() {
             break;
         }
-        if let Some((count, from, to)) = database.remove(select, held)? {
+        crash::point("spool.compact.before");
+        let removed = database.remove(select, held)?;
+        crash::point("spool.compact.after");
+        if let Some((count, from, to)) = removed {
             gaps.push(Gap {
                 source: "spool",
                 count,

@@ -185,14 +185,10 @@ impl Database {
         let transaction = self.connection.transaction()?;
         let known: Option<String> = meta(&transaction, "id")?;
         let fresh = known.is_none();
-        let id = match known {
-            Some(id) => id,
-            None => {
-                let id = Ulid::new().to_string();
-                set_meta(&transaction, "id", &id)?;
-                id
-            }
-        };
+        let id = known.unwrap_or_else(|| Ulid::new().to_string());
+        if fresh {
+            set_meta(&transaction, "id", &id)?;
+        }
         let newest: Option<i64> =
             transaction.query_row("SELECT max(number) FROM events", [], |row| row.get(0))?;
         let last: Option<i64> = meta(&transaction, "last_number")?;

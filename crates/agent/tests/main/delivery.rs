@@ -1,8 +1,5 @@
-use std::time::Duration;
-
 use health_event::keys;
 use tonic::Status;
-use wire::warden::v1::DetectorState;
 
 use crate::kit::{Controller, Setup, record, until, xid};
 
@@ -13,10 +10,7 @@ async fn a_line_of_the_pipe_arrives_as_an_event_and_settles() {
     let agent = setup.start(&controller.url());
     setup.log(&record(1, "usb 1-1: new device"));
     setup.log(&xid(2, 79, 1));
-    until("the event", || {
-        controller.see(|r| (r.events.len() == 1).then_some(()))
-    })
-    .await;
+    controller.events(1).await;
     let event = controller.see(|r| r.events[0].clone());
     assert_eq!(event.node_name, "gpu-1");
     assert_eq!(event.error_codes, ["79"]);
@@ -24,34 +18,118 @@ async fn a_line_of_the_pipe_arrives_as_an_event_and_settles() {
     assert!(event.metadata[keys::ORDER].starts_with("boot-1/"));
     assert_eq!(event.metadata[keys::MACHINE_ID], "machine-1");
     assert!(event.metadata[keys::ORIGIN].contains("kernel-log=pipe:"));
-    until("settled", || {
-        controller
-            .see(|r| (r.state("kernel-log") == Some(DetectorState::DetectorSettled)).then_some(()))
-    })
-    .await;
+    controller.settled().await;
+    let report = controller.see(|r| r.reports[0].clone());
+    assert!(report.started_from_nothing, "a new spool says so");
     assert!(agent.stop().success());
+}
+
+#[tokio::test]
+async fn user_records_count_only_when_asked_for() {
+    let controller = Controller::start().await;
+    let mut setup = Setup::new();
+    let agent = setup.start(&controller.url());
+    let user = |n: u64| xid(n, 79, 1).replacen("3,", "11,", 1);
+    setup.log(&user(1));
+    setup.log(&xid(2, 48, 1));
+    controller.events(1).await;
+    assert_eq!(controller.see(|r| r.sequences()), [2]);
+    assert!(agent.stop().success());
+    setup.flags.push("--accept-user-records".into());
+    let _agent = setup.start(&controller.url());
+    setup.log(&user(3));
+    controller.events(2).await;
+    let event = controller.see(|r| r.events[1].clone());
+    assert!(event.metadata[keys::ORIGIN].starts_with("user"));
 }
 
 #[tokio::test]
 async fn a_thousand_events_of_an_absent_controller_arrive_once_and_in_order() {
     let mut controller = Controller::absent().await;
     let mut setup = Setup::new();
-    let agent = setup.start(&controller.url());
+    let _agent = setup.start(&controller.url());
     for n in 1..=1_000 {
         setup.log(&xid(n, 79, u8::try_from(n % 8).unwrap()));
     }
-    until("all in the spool", || {
+    until("a refused connection", || {
         setup.logged().contains("not connected").then_some(())
     })
     .await;
     controller.up().await;
-    until("all events", || {
-        controller.see(|r| (r.events.len() >= 1_000).then_some(()))
-    })
-    .await;
+    controller.events(1_000).await;
     let numbers = controller.see(|r| r.numbers());
     assert!(numbers.is_sorted_by(|a, b| a < b), "in order, none twice");
-    let want: Vec<u64> = (1..=1_000).collect();
+    assert_eq!(
+        controller.see(|r| r.sequences()),
+        (1..=1_000).collect::<Vec<_>>()
+    );
+}
+
+#[tokio::test]
+async fn a_controller_that_comes_and_goes_gets_every_event_once_and_a_report_each_time() {
+    let mut controller = Controller::start().await;
+    let mut setup = Setup::new();
+    let _agent = setup.start(&controller.url());
+    for round in 0..3_u64 {
+        setup.log(&xid(round * 2 + 1, 79, 1));
+        let count = usize::try_from(round).unwrap() * 2 + 1;
+        controller.events(count).await;
+        let reports = controller.see(|r| r.reports.len());
+        controller.down().await;
+        setup.log(&xid(round * 2 + 2, 79, 1));
+        controller.up().await;
+        controller.events(count + 1).await;
+        until("a report after the reconnect", || {
+            controller.see(|r| (r.reports.len() > reports).then_some(()))
+        })
+        .await;
+    }
+    assert_eq!(controller.see(|r| r.sequences()), [1, 2, 3, 4, 5, 6]);
+}
+
+#[tokio::test]
+async fn answers_that_are_no_verdict_keep_the_event() {
+    let controller = Controller::start().await;
+    controller.see(|r| {
+        r.answers = vec![
+            Err(Status::unavailable("starting")),
+            Err(Status::permission_denied("not this node")),
+            Err(Status::unauthenticated("token unknown")),
+            Err(Status::resource_exhausted("slow down")),
+            Err(Status::internal("oops")),
+        ];
+    });
+    let mut setup = Setup::new();
+    let _agent = setup.start(&controller.url());
+    setup.log(&xid(1, 79, 1));
+    controller.events(1).await;
+    assert_eq!(controller.see(|r| (r.sequences(), r.calls)), (vec![1], 6));
+}
+
+#[tokio::test]
+async fn one_bad_event_is_put_aside_and_the_others_go_on() {
+    let mut controller = Controller::absent().await;
+    controller.see(|r| r.bad_code = Some("31".into()));
+    let mut setup = Setup::new();
+    let _agent = setup.start(&controller.url());
+    for n in 1..=40 {
+        setup.log(&xid(n, if n == 23 { 31 } else { 79 }, 1));
+    }
+    controller.up().await;
+    // 39 of the kernel log and the gap record.
+    controller.events(40).await;
+    let want: Vec<u64> = (1..=40).filter(|n| *n != 23).collect();
     assert_eq!(controller.see(|r| r.sequences()), want);
-    drop(agent);
+    let gap = controller.see(|r| {
+        let gap = r.events.iter().find(|e| e.check_name == "EventsLost");
+        gap.cloned().unwrap()
+    });
+    assert_eq!(gap.metadata["count"], "1");
+    assert!(gap.message.contains("errorCode is bad"));
+    let aside = until("the refused event's file", || {
+        let mut files = std::fs::read_dir(setup.state.join("refused")).ok()?;
+        std::fs::read_to_string(files.next()?.ok()?.path()).ok()
+    })
+    .await;
+    assert!(aside.contains("errorCode is bad") && aside.contains("test 23"));
 }

@@ -1,9 +1,15 @@
 //! The real program against a real gRPC server, over pipes, sockets and files.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy's exception for tests does not reach their helpers"
+)]
 
-mod kit;
-
+mod crash;
 mod delivery;
 mod kernel_ring;
+mod kit;
 mod reboot;
 mod socket;
 mod spool;
+mod trust;

@@ -1,1 +1,132 @@
+use std::process::Command;
 
+use crate::kit::{Controller, Setup, until, xid};
+
+#[tokio::test]
+async fn kill_nine_during_load_loses_nothing_that_was_read() {
+    let mut controller = Controller::absent().await;
+    let mut setup = Setup::new();
+    let mut sequence = 0;
+    for round in 0..4 {
+        let agent = setup.start(&controller.url());
+        let mark = format!("round {round}");
+        for _ in 0..150 {
+            sequence += 1;
+            setup.log(&xid(sequence, 79, 1));
+        }
+        // Killed somewhere in the middle of it, and once with the controller there.
+        if round == 2 {
+            controller.up().await;
+            until(&mark, || {
+                controller.see(|r| (!r.events.is_empty()).then_some(()))
+            })
+            .await;
+            controller.down().await;
+        } else {
+            until(&mark, || {
+                setup.state.join("spool.db").exists().then_some(())
+            })
+            .await;
+        }
+        agent.kill();
+    }
+    let _agent = setup.start(&controller.url());
+    controller.up().await;
+    sequence += 1;
+    setup.log(&xid(sequence, 79, 1));
+    until("the last event", || {
+        controller.see(|r| r.sequences().contains(&sequence).then_some(()))
+    })
+    .await;
+    // A pipe has no memory: what one agent took out of it and did not get to disk is gone with
+    // it, and then a gap record says so.
+    let (sequences, lost) = controller.see(|r| (r.sequences(), r.lost("kernel-log")));
+    let mut distinct = sequences.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(
+        distinct.len() as u64 + lost,
+        sequence,
+        "read + lost = written"
+    );
+    let numbers = controller.see(|r| r.numbers());
+    assert!(numbers.is_sorted_by(|a, b| a <= b));
+}
+
+/// A file system of its own that can be filled.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount(path: &std::path::Path) -> Self {
+        std::fs::create_dir_all(path).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+            .arg(path)
+            .status()
+            .unwrap();
+        assert!(mounted.success(), "this test needs root and tmpfs");
+        Self(path.to_owned())
+    }
+
+    fn fill(&self) {
+        let mut file = std::fs::File::create(self.0.join("ballast")).unwrap();
+        let block = [0; 4096];
+        while std::io::Write::write_all(&mut file, &block).is_ok() {}
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.0.join("ballast")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_neither_delivery_nor_the_agent_and_heals() {
+    let mut controller = Controller::start().await;
+    let mut setup = Setup::new();
+    let disk = SmallDisk::mount(&setup.state);
+    let mut agent = setup.start(&controller.url());
+    setup.log(&xid(1, 79, 1));
+    controller.events(1).await;
+    controller.settled().await;
+    disk.fill();
+    for n in 2..=101 {
+        setup.log(&xid(n, 79, 1));
+    }
+    until("events past the full disk", || {
+        controller.see(|r| (r.sequences().len() >= 101).then_some(()))
+    })
+    .await;
+    until("the fault of the spool itself", || {
+        controller.see(|r| r.of_check("SpoolUnwritable").first().map(|e| e.is_healthy))
+    })
+    .await;
+    assert!(agent.is_running());
+    // Neither disk nor controller: a caller on the socket is told to come again.
+    controller.down().await;
+    let refused = crate::socket::send(&setup, vec![crate::socket::event("full")]).await;
+    assert_eq!(refused.unwrap_err().code(), tonic::Code::Unavailable);
+    disk.free();
+    until("the spool's recovery", || {
+        setup
+            .logged()
+            .contains("spool can be written again")
+            .then_some(())
+            .or_else(|| {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                None
+            })
+    })
+    .await;
+    controller.up().await;
+    until("what waited in memory", || {
+        controller.see(|r| r.of_check("Custom").first().map(|_| ()))
+    })
+    .await;
+    assert!(agent.stop().success());
+}

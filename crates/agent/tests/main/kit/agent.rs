@@ -15,10 +15,10 @@ pub(crate) struct Setup {
     folder: TempDir,
     /// The writing end keeps the FIFO's content while no agent reads.
     pipe: File,
-    pub flags: Vec<String>,
-    pub machine: String,
+    pub(crate) flags: Vec<String>,
+    machine: String,
     /// Folder of the spool.
-    pub state: PathBuf,
+    pub(crate) state: PathBuf,
 }
 
 impl Setup {
@@ -79,7 +79,8 @@ impl Setup {
         let child = Command::new(env!("CARGO_BIN_EXE_warden-agent"))
             .env_remove("NODE_NAME")
             .args(["--node-name", "gpu-1", "--machine-id", &self.machine])
-            .args(["--controller", url, "--insecure-local"])
+            .args(["--controller", url])
+            .args(url.starts_with("http://").then_some("--insecure-local"))
             .args([
                 "--log-format",
                 "json",
@@ -127,11 +128,6 @@ impl Agent {
     /// Whether it still runs.
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
-    }
-
-    /// Its process id.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
     }
 }
 

@@ -7,28 +7,55 @@ use health_event::{HealthEvent, Order, keys};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::{Identity, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 use wire::datamodels::HealthEvents;
 use wire::datamodels::platform_connector_server::{PlatformConnector, PlatformConnectorServer};
 use wire::warden::v1::agent_server::{Agent as AgentService, AgentServer};
 use wire::warden::v1::{DetectorState, ReportReply, ReportRequest};
 
+use super::until;
+
+/// A CA and a leaf of it.
+pub(crate) struct Tls {
+    pub(crate) ca_pem: String,
+    identity: Identity,
+}
+
+impl Tls {
+    /// For one name.
+    pub(crate) fn new(name: &str) -> Self {
+        let ca_key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let ca = params.self_signed(&ca_key).unwrap();
+        let issuer = rcgen::Issuer::from_params(&params, &ca_key);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let leaf = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let leaf = leaf.signed_by(&key, &issuer).unwrap();
+        Self {
+            ca_pem: ca.pem(),
+            identity: Identity::from_pem(leaf.pem(), key.serialize_pem()),
+        }
+    }
+}
+
 /// All that came in, over all connections and restarts of the server.
 #[derive(Default)]
 pub(crate) struct Received {
-    pub events: Vec<HealthEvent>,
-    pub reports: Vec<ReportRequest>,
+    pub(crate) events: Vec<HealthEvent>,
+    pub(crate) reports: Vec<ReportRequest>,
     /// Answer to the next batches; taken from the front for each.
-    pub answers: Vec<Result<(), Status>>,
+    pub(crate) answers: Vec<Result<(), Status>>,
     /// Refuse every batch that holds an event with this code.
-    pub bad_code: Option<String>,
+    pub(crate) bad_code: Option<String>,
     /// Answer to the next reports; the last one stays.
-    pub replies: Vec<ReportReply>,
+    pub(crate) replies: Vec<ReportReply>,
     /// Tokens seen with batches.
-    pub tokens: Vec<Option<String>>,
+    pub(crate) tokens: Vec<Option<String>>,
     /// Refuse tokens other than this.
-    pub token: Option<String>,
-    pub calls: usize,
+    pub(crate) token: Option<String>,
+    pub(crate) calls: usize,
 }
 
 impl Received {
@@ -42,7 +69,35 @@ impl Received {
 
     /// The detector's state in the last report.
     pub(crate) fn state(&self, detector: &str) -> Option<DetectorState> {
-        let report = self.reports.last()?;
+        self.state_of(self.reports.last()?, detector)
+    }
+
+    /// Events of a check.
+    pub(crate) fn of_check(&self, check: &str) -> Vec<&HealthEvent> {
+        self.events
+            .iter()
+            .filter(|e| e.check_name == check)
+            .collect()
+    }
+
+    /// Events of a PCI domain.
+    pub(crate) fn of_domain(&self, domain: &str) -> Vec<&HealthEvent> {
+        let of_domain = |e: &&HealthEvent| e.entities.iter().any(|x| x.value.starts_with(domain));
+        self.events.iter().filter(of_domain).collect()
+    }
+
+    /// What the gap records of a source count.
+    pub(crate) fn lost(&self, source: &str) -> u64 {
+        let gaps = self.of_check("EventsLost");
+        gaps.iter()
+            .filter(|e| e.error_codes == [source])
+            .map(|e| e.metadata["count"].parse::<u64>().unwrap())
+            .sum()
+    }
+
+    /// The detector's state in a report.
+    #[expect(clippy::unused_self, reason = "reads like its sibling")]
+    pub(crate) fn state_of(&self, report: &ReportRequest, detector: &str) -> Option<DetectorState> {
         let found = report.detectors.iter().find(|d| d.name == detector)?;
         DetectorState::try_from(found.state).ok()
     }
@@ -58,8 +113,9 @@ impl Received {
 
 /// The server; stopped on drop, what it received stays.
 pub(crate) struct Controller {
-    pub received: Arc<Mutex<Received>>,
+    received: Arc<Mutex<Received>>,
     address: SocketAddr,
+    tls: Option<ServerTlsConfig>,
     stop: Option<Arc<Notify>>,
     task: Option<tokio::task::JoinHandle<()>>,
 }
@@ -72,12 +128,21 @@ impl Controller {
         controller
     }
 
+    /// The same with TLS.
+    pub(crate) async fn start_tls(tls: &Tls) -> Self {
+        let mut controller = Self::absent().await;
+        controller.tls = Some(ServerTlsConfig::new().identity(tls.identity.clone()));
+        controller.up().await;
+        controller
+    }
+
     /// A port on which nothing listens yet.
     pub(crate) async fn absent() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self {
             received: Arc::default(),
             address: listener.local_addr().unwrap(),
+            tls: None,
             stop: None,
             task: None,
         }
@@ -90,8 +155,12 @@ impl Controller {
         let service = Service(Arc::clone(&self.received));
         let signal = Arc::clone(&stop);
         self.stop = Some(stop);
+        let mut builder = tonic::transport::Server::builder();
+        if let Some(tls) = &self.tls {
+            builder = builder.tls_config(tls.clone()).unwrap();
+        }
         self.task = Some(tokio::spawn(async move {
-            let server = tonic::transport::Server::builder()
+            let server = builder
                 .add_service(PlatformConnectorServer::new(service.clone()))
                 .add_service(AgentServer::new(service))
                 .serve_with_incoming(TcpListenerStream::new(listener));
@@ -112,7 +181,25 @@ impl Controller {
 
     /// Its URL.
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// Waits for so many events.
+    pub(crate) async fn events(&self, count: usize) {
+        until("events", || {
+            self.see(|r| (r.events.len() >= count).then_some(()))
+        })
+        .await;
+    }
+
+    /// Waits until the kernel log's detector says that it is settled.
+    pub(crate) async fn settled(&self) {
+        until("settled", || {
+            let settled = Some(DetectorState::DetectorSettled);
+            self.see(|r| (r.state("kernel-log") == settled).then_some(()))
+        })
+        .await;
     }
 
     /// Looks at what came in.

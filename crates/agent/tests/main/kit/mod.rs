@@ -3,8 +3,8 @@
 mod agent;
 mod controller;
 
-pub(crate) use agent::{Agent, Setup};
-pub(crate) use controller::{Controller, Received};
+pub(crate) use agent::Setup;
+pub(crate) use controller::{Controller, Tls};
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub(crate) async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) ->
 /// A line of the kernel log in the form of /dev/kmsg, written by the kernel just now.
 pub(crate) fn record(sequence: u64, text: &str) -> String {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let micros = now.tv_sec * 1_000_000 + i64::from(now.tv_nsec) / 1_000;
+    let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
     format!("3,{sequence},{micros},-;{text}\n")
 }
 

@@ -1,0 +1,67 @@
+use crate::kit::{Controller, Setup, until, xid};
+
+/// Die at every place, start again, and nothing that the kernel log said may be missing.
+#[tokio::test]
+async fn wherever_the_agent_dies_what_it_read_arrives() {
+    for place in agent::crash::POINTS
+        .into_iter()
+        .filter(|p| !p.contains("compact"))
+    {
+        let controller = Controller::start().await;
+        let mut setup = Setup::new();
+        let flags = setup.flags.clone();
+        setup.flag("--crash-at", place);
+        let mut first = setup.start(&controller.url());
+        setup.log(&xid(1, 79, 1));
+        until(place, || (!first.is_running()).then_some(())).await;
+        setup.flags = flags;
+        // The pipe forgot what was read from it; a real ring would show it again.
+        setup.log(&xid(1, 79, 1));
+        let _second = setup.start(&controller.url());
+        setup.log(&xid(2, 79, 1));
+        until(place, || {
+            controller.see(|r| r.sequences().contains(&2).then_some(()))
+        })
+        .await;
+        let (mut sequences, numbers) = controller.see(|r| (r.sequences(), r.numbers()));
+        assert!(numbers.is_sorted_by(|a, b| a <= b), "{place}: {numbers:?}");
+        sequences.dedup();
+        assert_eq!(sequences, [1, 2], "{place}");
+        controller.settled().await;
+        let count = controller.see(|r| r.reports.last().unwrap().asserted.as_ref().unwrap().count);
+        assert_eq!(count, 1, "{place}");
+    }
+}
+
+#[test]
+fn an_unknown_place_is_a_wrong_flag() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_warden-agent"))
+        .args(["--node-name", "n", "--crash-at", "somewhere"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("spool.commit.before"));
+}
+
+#[test]
+fn a_bad_configuration_tells_everything_and_exits_with_two() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_warden-agent"))
+        .env_remove("NODE_NAME")
+        .args([
+            "--controller",
+            "http://10.0.0.1:1",
+            "--kernel-log",
+            "syslog",
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    for part in [
+        "node_name",
+        "controller.url",
+        "kernel_log.source = \"syslog\"",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}

@@ -62,6 +62,7 @@ pub fn marks(node: &Node) -> Vec<String> {
     labels
         .keys()
         .chain(annotations.keys())
+        .filter(|key| !key.starts_with("testbed."))
         .filter(|key| {
             let ours = ["cordon", "quarantine", "nvsentinel-state", "warden.dev/"];
             ours.iter().any(|part| key.contains(part))

@@ -93,8 +93,10 @@ struct Slot {
 
 /// Two generations: when the young one is full it becomes the old one, and what the old one held
 /// and nobody asked for since is forgotten.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Slots {
+    /// Tokens in one generation.
+    generation: usize,
     young: HashMap<Hash, Arc<Slot>>,
     old: HashMap<Hash, Arc<Slot>>,
 }
@@ -126,7 +128,7 @@ impl TokenReviewer {
         Self {
             client: ClientHandle(client),
             audiences,
-            slots: Mutex::default(),
+            slots: Mutex::new(Slots::new(GENERATION)),
             permits: Semaphore::new(AT_A_TIME),
             next_turn: Mutex::new(Instant::now()),
             metrics,
@@ -220,11 +222,19 @@ impl TokenReviewer {
 }
 
 impl Slots {
+    fn new(generation: usize) -> Self {
+        Self {
+            generation,
+            young: HashMap::new(),
+            old: HashMap::new(),
+        }
+    }
+
     fn get(&mut self, hash: Hash) -> Arc<Slot> {
         if let Some(slot) = self.young.get(&hash) {
             return Arc::clone(slot);
         }
-        if self.young.len() >= GENERATION {
+        if self.young.len() >= self.generation {
             self.old = std::mem::take(&mut self.young);
         }
         let slot = self.old.remove(&hash).unwrap_or_default();

@@ -1,0 +1,163 @@
+//! Events over TCP: what is taken in, what is refused, and that an answer means durable.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use event_store::{EventStore, Options};
+use tokio::sync::Mutex;
+use tonic::Code;
+use wire::datamodels::{BehaviourOverrides, HealthEvent};
+
+use crate::harness::Cluster;
+use crate::process::{Program, Sender, numbered};
+
+async fn local(flags: &[&str]) -> (Cluster, Program) {
+    let cluster = Cluster::with_nodes(&[]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let flags: Vec<&str> = ["--insecure-local"].iter().chain(flags).copied().collect();
+    let program = Program::start(&cluster.testbed.kubeconfig(), "", &flags);
+    program.up().await;
+    (cluster, program)
+}
+
+/// Ids of the events in a store that nobody has open.
+fn stored(folder: &std::path::Path) -> BTreeSet<String> {
+    let store = EventStore::open(&folder.join("store"), Options::default()).unwrap();
+    let (mut ids, mut after) = (BTreeSet::new(), 0);
+    loop {
+        let page = store.events(None, after, 500).unwrap();
+        let Some(last) = page.last() else { return ids };
+        after = last.seq;
+        ids.extend(page.into_iter().map(|event| event.id));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_acknowledged_before_a_kill_is_in_the_store() {
+    let (_cluster, program) = local(&[]).await;
+    let channel = program.plain().await;
+    let acknowledged: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let number = Arc::new(AtomicU64::new(0));
+    let senders = (0..8).map(|n| {
+        let sender = Sender::new(channel.clone(), None);
+        let (acknowledged, number) = (Arc::clone(&acknowledged), Arc::clone(&number));
+        tokio::spawn(async move {
+            loop {
+                // Ids differ by node and number; faults differ by device, so that all are stored.
+                let mut event = numbered(&format!("n{n}"), number.fetch_add(1, Ordering::Relaxed));
+                event.entities_impacted[0].entity_value = event.id.clone();
+                event.entities_impacted[0].entity_type = "GPU_UUID".into();
+                let id = event.id.clone();
+                if sender.send(vec![event]).await.is_err() {
+                    return;
+                }
+                acknowledged.lock().await.insert(id);
+            }
+        })
+    });
+    let senders: Vec<_> = senders.collect();
+    while acknowledged.lock().await.len() < 300 {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    let folder = program.kill();
+    for sender in senders {
+        sender.await.unwrap();
+    }
+    let acknowledged = acknowledged.lock().await.clone();
+    let stored = stored(folder.path());
+    let lost: Vec<&String> = acknowledged.difference(&stored).collect();
+    assert!(lost.is_empty(), "{lost:?} of {}", acknowledged.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_after_the_commit_and_before_the_answer_leaves_one_copy_after_the_retry() {
+    let (cluster, mut program) = local(&["--crash-at", "ingest.after-append"]).await;
+    let sender = Sender::new(program.plain().await, None);
+    let event = numbered("n1", 1);
+    sender.send(vec![event.clone()]).await.unwrap_err();
+    assert!(!program.ended().await.success());
+    let folder = program.kill();
+    let kubeconfig = cluster.testbed.kubeconfig();
+    let program = Program::start_in(folder, &kubeconfig, "", &["--insecure-local"]);
+    program.up().await;
+    Sender::new(program.plain().await, None).send(vec![event]).await.unwrap();
+    let folder = program.kill();
+    assert_eq!(stored(folder.path()), BTreeSet::from(["n1-1".to_owned()]));
+    let store = EventStore::open(&folder.path().join("store"), Options::default()).unwrap();
+    assert_eq!(store.events(None, 0, 10).unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_input_is_refused_whole_with_event_field_and_allowed_form() {
+    let (_cluster, program) = local(&[]).await;
+    let sender = Sender::new(program.plain().await, None);
+    let bad = |change: fn(&mut HealthEvent)| {
+        let mut event = numbered("n1", 2);
+        change(&mut event);
+        event
+    };
+    let table = [
+        (bad(|e| e.check_name.clear()), "event 1: checkName is empty"),
+        (bad(|e| e.node_name = "Not_A_Name".into()), "event 1: nodeName"),
+        (bad(|e| e.node_name.clear()), "event 1: nodeName"),
+        (bad(|e| e.recommended_action = 27), "event 1: customRecommendedAction"),
+        (bad(|e| e.error_code = vec!["1".into(); 65]), "event 1: errorCode has 65"),
+        (bad(|e| e.agent = "x".repeat(300)), "event 1: agent has 300 bytes"),
+        (
+            bad(|e| {
+                e.metadata.insert("warden.dev/order".into(), "7".into());
+            }),
+            "event 1:",
+        ),
+    ];
+    for (event, want) in table {
+        let error = sender.send(vec![numbered("n1", 1), event]).await.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{want}");
+        assert!(error.message().starts_with(want), "{want}: {}", error.message());
+        assert!(error.message().len() < 1_000);
+    }
+    let many = (0..1_001).map(|n| numbered("n1", n)).collect();
+    let error = sender.send(many).await.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert!(error.message().contains("at most 1000"), "{}", error.message());
+    let large = (0..300)
+        .map(|n| HealthEvent { message: "x".repeat(15_000), ..numbered("n1", n) })
+        .collect();
+    let error = sender.send(large).await.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert!(error.message().contains("4 MiB"), "{}", error.message());
+
+    sender.send(Vec::new()).await.unwrap();
+    let folder = program.kill();
+    assert_eq!(stored(folder.path()), BTreeSet::new(), "nothing of it was stored");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_input_is_taken_in_as_the_table_says() {
+    let (_cluster, program) = local(&[]).await;
+    let sender = Sender::new(program.plain().await, None);
+    let mut unknown = numbered("n1", 1);
+    unknown.recommended_action = 77;
+    unknown.quarantine_overrides = Some(BehaviourOverrides { force: true, skip: false });
+    let mut long = numbered("n1", 2);
+    long.message = "y".repeat(20_000);
+    let mut ahead = numbered("n1", 3);
+    let claimed = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+    ahead.generated_timestamp = Some(wire::timestamp_to_wire(claimed));
+    sender.send(vec![unknown, long, ahead]).await.unwrap();
+    sender.send(vec![numbered("n1", 4)]).await.unwrap();
+    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+    let (_, events) = program.get("/api/v1/events?node=n1", Some(token.trim())).await;
+    let events: Vec<serde_json::Value> = serde_json::from_str(&events).unwrap();
+    let of = |id: &str| events.iter().find(|e| e["id"] == id).unwrap();
+    assert!(of("n1-2")["message"].as_str().unwrap().ends_with("[cut]"));
+    let at: jiff::Timestamp = of("n1-3")["generated_at"].as_str().unwrap().parse().unwrap();
+    assert!(at < claimed, "the time of receipt counts");
+    let skew: Vec<bool> = events
+        .iter()
+        .filter(|e| e["check"] == "ClockSkew")
+        .map(|e| e["healthy"].as_bool().unwrap())
+        .collect();
+    assert_eq!(skew, [false, true], "raised by the one ahead, closed by the next that is not");
+}

@@ -1,0 +1,208 @@
+//! Reports: what is missing here comes, what is missing there goes.
+
+use health_event::SentIdentity;
+use serde_json::Value;
+use testbed::wait_for;
+use wire::datamodels::HealthEvent;
+use wire::warden::v1::{Asserted, Detector, DetectorState, ReportRequest};
+
+use crate::harness::{Cluster, SOON};
+use crate::process::{Program, Sender, numbered};
+
+struct Agent {
+    _cluster: Cluster,
+    program: Program,
+    sender: Sender,
+    token: String,
+}
+
+const NODE: &str = "reporter";
+
+impl Agent {
+    async fn start(extra: &str) -> Self {
+        let cluster = Cluster::with_nodes(&[NODE]).await;
+        cluster.testbed.ensure_namespace("warden").await.unwrap();
+        let kubeconfig = cluster.testbed.kubeconfig();
+        let program = Program::start(&kubeconfig, extra, &["--insecure-local"]);
+        program.up().await;
+        let sender = Sender::new(program.plain().await, None);
+        let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+        Self { _cluster: cluster, program, sender, token: token.trim().to_owned() }
+    }
+
+    async fn node(&self) -> Value {
+        let path = format!("/api/v1/nodes/{NODE}");
+        let (status, body) = self.program.get(&path, Some(&self.token)).await;
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    /// Devices of the open faults.
+    async fn open(&self) -> Vec<String> {
+        let node = self.node().await;
+        let faults = node["faults"].as_array().unwrap().iter();
+        let mut open: Vec<String> = faults
+            .filter(|fault| fault["code"] == "79")
+            .map(|fault| fault["device"].as_str().unwrap().to_owned())
+            .collect();
+        open.sort();
+        open
+    }
+}
+
+fn identity(event: &HealthEvent) -> SentIdentity {
+    let event = health_event::HealthEvent::try_from(event.clone()).unwrap();
+    let device = health_event::devices_of(&event.entities).remove(0);
+    SentIdentity::of(&event, &device, "79")
+}
+
+/// A report that asserts these.
+fn report(state: DetectorState, last_number: u64, asserted: &[HealthEvent]) -> ReportRequest {
+    let hash = SentIdentity::hash_of_set(asserted.iter().map(identity));
+    ReportRequest {
+        node_name: NODE.into(),
+        boot_id: "boot".into(),
+        machine_id: format!("machine-of-{NODE}"),
+        agent_version: "0.1.0".into(),
+        spool_id: "01SPOOL".into(),
+        process_id: "01PROCESS".into(),
+        detectors: vec![Detector {
+            name: "kernel-log".into(),
+            state: state as i32,
+            why: String::new(),
+        }],
+        last_number,
+        asserted: Some(Asserted {
+            hash_version: SentIdentity::VERSION,
+            count: u32::try_from(asserted.len()).unwrap(),
+            hash: hash.to_vec(),
+        }),
+        ..ReportRequest::default()
+    }
+}
+
+fn with_list(mut report: ReportRequest, asserted: &[HealthEvent]) -> ReportRequest {
+    report.has_list = true;
+    report.asserted_events = asserted.to_vec();
+    report
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_settled_list_closes_what_is_gone_and_brings_what_was_lost() {
+    let agent = Agent::start("").await;
+    let events: Vec<HealthEvent> = (1..=4).map(|n| numbered(NODE, n)).collect();
+    agent.sender.send(events[..3].to_vec()).await.unwrap();
+    assert_eq!(agent.open().await.len(), 3);
+
+    let same = report(DetectorState::DetectorSettled, 3, &events[..3]);
+    let reply = agent.sender.report(same).await.unwrap();
+    assert!(!reply.want_list);
+    assert!((1..=300).contains(&reply.next_interval_seconds));
+
+    // One is gone, and the fourth was never sent although the report's number is reached.
+    let theirs = [events[0].clone(), events[1].clone(), events[3].clone()];
+    let ahead = report(DetectorState::DetectorSettled, 4, &theirs);
+    let reply = agent.sender.report(ahead).await.unwrap();
+    assert!(!reply.want_list, "number 4 is not stored yet: nothing is compared");
+    assert_eq!(agent.open().await.len(), 3);
+
+    let now = report(DetectorState::DetectorSettled, 3, &theirs);
+    assert!(agent.sender.report(now.clone()).await.unwrap().want_list);
+    assert!(!agent.sender.report(now.clone()).await.unwrap().want_list, "asked for once");
+    agent.sender.report(with_list(now.clone(), &theirs)).await.unwrap();
+    let open = agent.open().await;
+    assert_eq!(open, ["PCI=0000:01:00", "PCI=0000:02:00", "PCI=0000:04:00"]);
+    assert!(!agent.sender.report(now).await.unwrap().want_list, "the sets agree");
+
+    // The copy from the spool is no second event.
+    agent.sender.send(vec![events[3].clone()]).await.unwrap();
+    assert_eq!(agent.open().await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_starting_or_blind_detector_closes_nothing_and_is_not_settled() {
+    let agent = Agent::start("").await;
+    let events = [numbered(NODE, 1)];
+    agent.sender.send(events.to_vec()).await.unwrap();
+    for (state, word) in [
+        (DetectorState::DetectorStarting, "kernel-log: starting"),
+        (DetectorState::DetectorBlind, "kernel-log: blind"),
+    ] {
+        let mine = with_list(report(state, 1, &[]), &[]);
+        agent.sender.report(mine).await.unwrap();
+        assert_eq!(agent.open().await.len(), 1, "{word}");
+        let node = agent.node().await;
+        assert_eq!(node["agent"]["state"], "starting");
+        assert_eq!(node["agent"]["unsettled"][0], word);
+    }
+    let settled = with_list(report(DetectorState::DetectorSettled, 1, &[]), &[]);
+    agent.sender.report(settled).await.unwrap();
+    assert_eq!(agent.open().await, Vec::<String>::new());
+    assert_eq!(agent.node().await["agent"]["state"], "settled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_began_from_nothing_is_given_what_is_open_and_settles_after() {
+    let agent = Agent::start("").await;
+    let events = [numbered(NODE, 1), numbered(NODE, 2)];
+    agent.sender.send(events.to_vec()).await.unwrap();
+    // A socket sender's fault, which is no business of the agent's detectors.
+    let mut foreign = numbered(NODE, 3);
+    foreign.metadata.remove("warden.dev/detector");
+    agent.sender.send(vec![foreign]).await.unwrap();
+
+    let mut lost = report(DetectorState::DetectorSettled, 0, &[]);
+    lost.spool_id = "01ZPOOL".into();
+    lost.process_id = "02PROCESS".into();
+    lost.started_from_nothing = true;
+    let reply = agent.sender.report(lost.clone()).await.unwrap();
+    let mut adopted: Vec<&str> = reply.adopt.iter().map(|event| event.id.as_str()).collect();
+    adopted.sort_unstable();
+    assert_eq!(adopted, ["reporter-1", "reporter-2"]);
+    assert_eq!(agent.open().await.len(), 3, "nothing closed");
+    assert_eq!(agent.node().await["agent"]["state"], "starting", "not settled before it took over");
+
+    lost.started_from_nothing = false;
+    let hash = SentIdentity::hash_of_set(events.iter().map(identity));
+    lost.asserted = Some(Asserted {
+        hash_version: SentIdentity::VERSION,
+        count: 2,
+        hash: hash.to_vec(),
+    });
+    assert!(!agent.sender.report(lost).await.unwrap().want_list);
+    assert_eq!(agent.node().await["agent"]["state"], "settled");
+    assert_eq!(agent.open().await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_agent_said_survives_a_restart_and_silence_is_a_fault_that_closes() {
+    let agent = Agent::start("[reports]\ninterval = \"1s\"").await;
+    agent.sender.report(report(DetectorState::DetectorSettled, 0, &[])).await.unwrap();
+    let silent = |node: &Value| {
+        let faults = node["faults"].as_array().unwrap();
+        faults.iter().any(|fault| fault["check"] == "AgentSilent")
+    };
+    assert!(!silent(&agent.node().await));
+    wait_for("the silence to be noticed", SOON, || async {
+        Ok(silent(&agent.node().await).then_some(()))
+    })
+    .await
+    .unwrap();
+    agent.sender.report(report(DetectorState::DetectorSettled, 0, &[])).await.unwrap();
+    wait_for("the report to be noticed", SOON, || async {
+        Ok((!silent(&agent.node().await)).then_some(()))
+    })
+    .await
+    .unwrap();
+    let Agent { _cluster: cluster, program, .. } = agent;
+    let folder = program.kill();
+    let program =
+        Program::start_in(folder, &cluster.testbed.kubeconfig(), "", &["--insecure-local"]);
+    program.up().await;
+    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+    let path = format!("/api/v1/nodes/{NODE}");
+    let (_, node) = program.get(&path, Some(token.trim())).await;
+    let node: Value = serde_json::from_str(&node).unwrap();
+    assert_eq!(node["agent"]["state"], "settled", "{node}");
+    assert_eq!(node["agent"]["last_report_at"], Value::Null, "{node}");
+}

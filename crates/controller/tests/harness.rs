@@ -22,7 +22,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use telemetry::{ControllerMetrics, Readiness};
-use testbed::{NodeSpec, Testbed, wait_for};
+use testbed::{Component, NodeSpec, Testbed, wait_for};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio::task::JoinSet;
 
@@ -43,13 +43,27 @@ impl Cluster {
         static TURN: Mutex<()> = Mutex::const_new(());
         let turn = TURN.lock().await;
         let start = || {
-            let options = testbed::Options { audit_log: true, ..testbed::Options::default() };
+            let options = testbed::Options {
+                audit_log: true,
+                ..testbed::Options::default()
+            };
             Testbed::start(options)
         };
-        let testbed = TESTBED.get_or_try_init(start).await.expect("the testbed starts");
-        let cluster =
-            Self { testbed, nodes: Api::all(testbed.admin()), _turn: turn };
-        for node in cluster.nodes.list(&kube::api::ListParams::default()).await.unwrap() {
+        let testbed = TESTBED
+            .get_or_try_init(start)
+            .await
+            .expect("the testbed starts");
+        let cluster = Self {
+            testbed,
+            nodes: Api::all(testbed.admin()),
+            _turn: turn,
+        };
+        for node in cluster
+            .nodes
+            .list(&kube::api::ListParams::default())
+            .await
+            .unwrap()
+        {
             cluster.delete(&node.metadata.name.unwrap()).await;
         }
         cluster.add(names).await;
@@ -59,7 +73,10 @@ impl Cluster {
     pub async fn add(&self, names: &[&str]) {
         let specs: Vec<NodeSpec> = names.iter().map(|name| NodeSpec::new(*name)).collect();
         self.testbed.add_nodes(&specs).await.unwrap();
-        self.testbed.wait_nodes_ready(names, Duration::from_secs(60)).await.unwrap();
+        self.testbed
+            .wait_nodes_ready(names, Duration::from_secs(60))
+            .await
+            .unwrap();
     }
 
     pub async fn delete(&self, name: &str) {
@@ -72,13 +89,29 @@ impl Cluster {
         .unwrap();
     }
 
+    /// Starts the API server again, and what would else wait half a minute to notice.
+    pub async fn start_api_server(&self) {
+        self.testbed
+            .start_component(Component::ApiServer)
+            .await
+            .unwrap();
+        self.testbed
+            .restart(Component::ControllerManager)
+            .await
+            .unwrap();
+        self.testbed.restart(Component::Kwok).await.unwrap();
+    }
+
     pub async fn get(&self, name: &str) -> Node {
         self.nodes.get(name).await.unwrap()
     }
 
     /// A person's or another program's write.
     pub async fn merge(&self, name: &str, patch: Value) {
-        self.nodes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        self.nodes
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap();
     }
 
     /// Waits until the node is as it should be.
@@ -105,31 +138,52 @@ fn shown(node: &Node) -> String {
 }
 
 pub fn is_cordoned(node: &Node) -> bool {
-    node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default()
+    node.spec
+        .as_ref()
+        .and_then(|spec| spec.unschedulable)
+        .unwrap_or_default()
 }
 
 pub fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
-    node.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    node.metadata
+        .annotations
+        .as_ref()?
+        .get(key)
+        .map(String::as_str)
 }
 
 pub fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
+/// Keys of the taints but the one that the node controller keeps in step with a cordon.
 pub fn taint_keys(node: &Node) -> Vec<&str> {
     let spec = node.spec.as_ref().unwrap();
-    spec.taints.iter().flatten().map(|taint| taint.key.as_str()).collect()
+    let keys = spec.taints.iter().flatten().map(|taint| taint.key.as_str());
+    keys.filter(|key| *key != "node.kubernetes.io/unschedulable")
+        .collect()
 }
 
 pub fn condition<'a>(node: &'a Node, kind: &str) -> Option<(&'a str, &'a str)> {
     let status = node.status.as_ref()?;
-    let condition = status.conditions.iter().flatten().find(|c| c.type_ == kind)?;
-    Some((condition.status.as_str(), condition.message.as_deref().unwrap_or_default()))
+    let condition = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|c| c.type_ == kind)?;
+    Some((
+        condition.status.as_str(),
+        condition.message.as_deref().unwrap_or_default(),
+    ))
 }
 
 /// Whether anything of ours but records is on the node.
 pub fn is_marked(node: &Node) -> bool {
-    let keys = ["warden.dev/incident", "quarantineHealthEvent", "quarantineHealthEventIsCordoned"];
+    let keys = [
+        "warden.dev/incident",
+        "quarantineHealthEvent",
+        "quarantineHealthEventIsCordoned",
+    ];
     keys.iter().any(|key| annotation(node, key).is_some())
         || label(node, "dgxc.nvidia.com/nvsentinel-state").is_some()
 }
@@ -140,6 +194,7 @@ pub struct Controller {
     pub requests: Requests,
     stopper: stop::Stopper,
     tasks: JoinSet<()>,
+    watch: tokio::task::JoinHandle<()>,
 }
 
 /// Cordons at once on fatal events of check `Test`, taints on check `Taint`, does both on `Both`.
@@ -168,6 +223,12 @@ pub const RULES: &str = r#"
     effect = "NoSchedule"
 "#;
 
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
+
 impl Controller {
     pub async fn start(cluster: &Cluster, store: &Path) -> Self {
         Self::start_with(cluster, store, RULES).await
@@ -175,17 +236,21 @@ impl Controller {
 
     pub async fn start_with(cluster: &Cluster, store: &Path, config: &str) -> Self {
         let config = Arc::new(Config::parse(config).unwrap_or_else(|error| panic!("{error}")));
-        let settings = kubernetes::config(Some(&cluster.testbed.kubeconfig())).await.unwrap();
+        let settings = kubernetes::config(Some(&cluster.testbed.kubeconfig()))
+            .await
+            .unwrap();
         let kube = Kube::new(kubernetes::client(&settings).unwrap());
         let store = EventStore::open(store, Options::default()).unwrap();
         let fencing = store.fencing().unwrap() + 1;
         store.set_fencing(fencing).await.unwrap();
-        let rules = quarantine::rule_sets(&config.quarantine).unwrap();
-        let wanted = quarantine::wanted(&config.quarantine, &rules);
         let (stopper, stop) = stop::channel();
         let wakes = WakeAll::default();
-        let reports =
-            Reports::new(store.clone(), fencing, wakes.clone(), Duration::from_secs(60));
+        let reports = Reports::new(
+            store.clone(),
+            fencing,
+            wakes.clone(),
+            Duration::from_secs(60),
+        );
         let context = Context {
             nodes: NodeCache::new(quarantine::pools(&config.quarantine)),
             config,
@@ -206,11 +271,8 @@ impl Controller {
         let leadership = Leadership::unguarded(fencing);
         let (requests, asked) = requests::channel();
         let mut tasks = JoinSet::new();
-        let (watched, modules) = (context.clone(), context.clone());
-        tasks.spawn(async move {
-            let Context { kube, nodes, wakes, .. } = &watched;
-            nodes::watch::run(kube, nodes, wanted, |node| wakes.wake(node)).await;
-        });
+        let modules = context.clone();
+        let watch = watch(&context);
         if context.config.quarantine.enabled {
             let (context, leadership) = (modules.clone(), leadership.clone());
             tasks.spawn(async move {
@@ -220,12 +282,36 @@ impl Controller {
         if context.config.connector.enabled {
             tasks.spawn(async move { connector::run(modules, leadership).await.unwrap() });
         }
-        Self { context, requests, stopper, tasks }
+        let controller = Self {
+            context,
+            requests,
+            stopper,
+            tasks,
+            watch,
+        };
+        tokio::time::timeout(SOON, controller.context.nodes.synced())
+            .await
+            .unwrap();
+        controller
+    }
+
+    /// From now on the cache shows the nodes as they are now.
+    pub async fn freeze(&mut self) {
+        self.watch.abort();
+        while !self.watch.is_finished() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The cache follows again.
+    pub fn thaw(&mut self) {
+        self.watch = watch(&self.context);
     }
 
     /// Ends it with nothing finished, as a kill would.
     pub async fn kill(mut self) {
         self.tasks.shutdown().await;
+        self.freeze().await;
         self.stopper.stop();
         self.context.store.close();
     }
@@ -233,10 +319,15 @@ impl Controller {
     pub async fn append(&self, event: HealthEvent) -> Outcome {
         let node = NodeName::new(&event.node_name).unwrap();
         let body = wire::encode_body(&event);
+        let machine = self
+            .context
+            .nodes
+            .get(&node)
+            .map(|node| node.system_uuid.to_string());
         let new = NewEvent {
             sender: Sender::service_account("monitoring", "monitor"),
             node,
-            machine: String::new(),
+            machine: machine.unwrap_or_default(),
             order: None,
             received_at: Timestamp::now(),
             fingerprint: Fingerprint::of(&body),
@@ -260,7 +351,9 @@ impl Controller {
                 ..event_store::IncidentFilter::default()
             };
             let last = self.context.store.incidents(&filter, 1)?;
-            let closed = last.first().map(|incident| format!("{:?}", incident.quarantine));
+            let closed = last
+                .first()
+                .map(|incident| format!("{:?}", incident.quarantine));
             Ok(if open.is_empty() { closed } else { None })
         })
         .await
@@ -272,13 +365,31 @@ impl Controller {
         let name = NodeName::new(node).unwrap();
         wait_for(format!("{node}: {state}"), SOON, || async {
             let open = self.context.store.open_incidents_of(&name)?;
-            let is = open.iter().any(|incident| incident.quarantine.as_str() == state);
-            anyhow::ensure!(is, "{:?}", open.iter().map(|i| &i.quarantine).collect::<Vec<_>>());
+            let is = open
+                .iter()
+                .any(|incident| incident.quarantine.as_str() == state);
+            anyhow::ensure!(
+                is,
+                "{:?}",
+                open.iter().map(|i| &i.quarantine).collect::<Vec<_>>()
+            );
             Ok(Some(()))
         })
         .await
         .unwrap();
     }
+}
+
+fn watch(context: &Context) -> tokio::task::JoinHandle<()> {
+    let context = context.clone();
+    tokio::spawn(async move {
+        let config = &context.config.quarantine;
+        let wanted = quarantine::wanted(config, &quarantine::rule_sets(config).unwrap());
+        let Context {
+            kube, nodes, wakes, ..
+        } = &context;
+        nodes::watch::run(kube, nodes, wanted, |node| wakes.wake(node)).await;
+    })
 }
 
 /// A fatal event of one GPU.
@@ -312,5 +423,8 @@ pub fn healthy(of: &HealthEvent) -> HealthEvent {
 /// The keys that a node's metadata has, for comparing before and after.
 pub fn metadata(node: &Node) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
     let meta = &node.metadata;
-    (meta.labels.clone().unwrap_or_default(), meta.annotations.clone().unwrap_or_default())
+    (
+        meta.labels.clone().unwrap_or_default(),
+        meta.annotations.clone().unwrap_or_default(),
+    )
 }

@@ -85,7 +85,9 @@ impl Conditions {
                 why = %error,
                 "the conditions of a node are not written; they are decided anew"
             );
-            let at = Timestamp::now().checked_add(pause).unwrap_or(Timestamp::MAX);
+            let at = Timestamp::now()
+                .checked_add(pause)
+                .unwrap_or(Timestamp::MAX);
             self.workers.wake_at(name, at);
         }
     }
@@ -103,20 +105,37 @@ impl Conditions {
         if write.is_empty() {
             return Ok(());
         }
-        let deadline =
-            self.leadership.write_deadline(WRITE_TIMEOUT).ok_or(TurnError::NotLeading)?;
+        let deadline = self
+            .leadership
+            .write_deadline(WRITE_TIMEOUT)
+            .ok_or(TurnError::NotLeading)?;
         let started = tokio::time::Instant::now();
         crash::point("connector.before-patch");
         let patch = status_patch(&node, &write);
-        let sent = self.context.kube.patch_node_status(name, &patch, deadline).await;
+        let sent = self
+            .context
+            .kube
+            .patch_node_status(name, &patch, deadline)
+            .await;
         crash::point("connector.after-patch");
         self.count(sent.is_ok(), started.elapsed());
         match sent {
             Ok(metadata) => {
                 let version = metadata.resource_version.parse().unwrap_or_default();
-                self.lock().insert(name.clone(), LastWrite { version, failures: 0 });
+                self.lock().insert(
+                    name.clone(),
+                    LastWrite {
+                        version,
+                        failures: 0,
+                    },
+                );
                 // The watch may have been faster than the answer.
-                if self.context.nodes.get(name).is_some_and(|n| n.resource_version >= version) {
+                if self
+                    .context
+                    .nodes
+                    .get(name)
+                    .is_some_and(|n| n.resource_version >= version)
+                {
                     self.workers.wake(name);
                 }
                 Ok(())
@@ -141,13 +160,19 @@ impl Conditions {
             reference_runs: self.reference.runs(),
             settled: &facts::settled(node, &agent),
         };
-        Ok(decide::connector::decide(&view, self.limits, Timestamp::now()))
+        Ok(decide::connector::decide(
+            &view,
+            self.limits,
+            Timestamp::now(),
+        ))
     }
 
     /// Whether the watch has not shown our last write yet: what it shows is older.
     fn waits_for_watch(&self, node: &NodeFacts) -> bool {
         let mut writes = self.lock();
-        let Some(last) = writes.get(&node.name) else { return false };
+        let Some(last) = writes.get(&node.name) else {
+            return false;
+        };
         if node.resource_version < last.version {
             return true;
         }
@@ -168,9 +193,13 @@ impl Conditions {
     fn count(&self, done: bool, took: Duration) {
         let status = if done { "success" } else { "failed" };
         let metrics = &self.context.metrics;
-        let label = StatusLabel { status: status.into() };
+        let label = StatusLabel {
+            status: status.into(),
+        };
         metrics.node_condition_updates.get_or_create(&label).inc();
-        metrics.node_condition_update_ms.observe(took.as_secs_f64() * 1_000.0);
+        metrics
+            .node_condition_update_ms
+            .observe(took.as_secs_f64() * 1_000.0);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, LastWrite>> {
@@ -187,7 +216,10 @@ fn status_patch(node: &NodeFacts, write: &StatusWrite) -> Value {
         metadata["annotations"] = json!({ names::CONDITIONS.text: list });
     }
     let set = write.set.iter().map(condition);
-    let remove = write.remove.iter().map(|kind| json!({ "$patch": "delete", "type": kind }));
+    let remove = write
+        .remove
+        .iter()
+        .map(|kind| json!({ "$patch": "delete", "type": kind }));
     let conditions: Vec<Value> = set.chain(remove).collect();
     json!({ "metadata": metadata, "status": { "conditions": conditions } })
 }

@@ -121,7 +121,10 @@ impl Follower {
                 }
                 Ok(None) => self.more.notified().await,
                 Err(why) => {
-                    warn!(position, why, "Events are not written; the page is tried again");
+                    warn!(
+                        position,
+                        why, "Events are not written; the page is tried again"
+                    );
                     tokio::time::sleep(jittered(pause)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
@@ -141,8 +144,12 @@ impl Follower {
     /// One page; none if there is nothing.
     async fn page(&self, after: u64) -> Result<Option<u64>, String> {
         let store = &self.context.store;
-        let page = store.events(None, after, PAGE).map_err(|error| error.to_string())?;
-        let Some(last) = page.last().map(|event| event.seq) else { return Ok(None) };
+        let page = store
+            .events(None, after, PAGE)
+            .map_err(|error| error.to_string())?;
+        let Some(last) = page.last().map(|event| event.seq) else {
+            return Ok(None);
+        };
         let mut said: BTreeMap<AggregationKey, Said> = BTreeMap::new();
         for stored in &page {
             self.take(stored, &mut said);
@@ -151,7 +158,10 @@ impl Follower {
             self.write_all(said).await?;
         }
         let now = Timestamp::now();
-        store.consumer_advance(CONSUMER, last, now).await.map_err(|error| error.to_string())?;
+        store
+            .consumer_advance(CONSUMER, last, now)
+            .await
+            .map_err(|error| error.to_string())?;
         Ok(Some(last))
     }
 
@@ -168,10 +178,18 @@ impl Follower {
             return;
         }
         // What the store keeps was rendered by us; an unreadable body is another version's.
-        let Ok(event) = wire::decode_body(&stored.body) else { return };
-        let Some(post) = event_post(&event, self.limits, stored.generated_at) else { return };
+        let Ok(event) = wire::decode_body(&stored.body) else {
+            return;
+        };
+        let Some(post) = event_post(&event, self.limits, stored.generated_at) else {
+            return;
+        };
         let at = post.at;
-        let entry = said.entry(post.key()).or_insert(Said { post, times: 0, last: at });
+        let entry = said.entry(post.key()).or_insert(Said {
+            post,
+            times: 0,
+            last: at,
+        });
         entry.times += 1;
         entry.last = entry.last.max(at);
     }
@@ -193,7 +211,11 @@ impl Follower {
     async fn write(&self, said: &Said) -> Result<(), CallError> {
         let name = event_name(&said.post);
         let started = tokio::time::Instant::now();
-        let known = self.counts.lock().unwrap_or_else(PoisonError::into_inner).get(&name);
+        let known = self
+            .counts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&name);
         let (operation, result) = match known {
             Some(count) => ("update", self.raise(&name, count, said).await),
             None => ("create", self.create(&name, said).await),
@@ -209,7 +231,9 @@ impl Follower {
             status: done.into(),
         };
         metrics.node_event_operations.get_or_create(&label).inc();
-        metrics.node_event_ms.observe(started.elapsed().as_secs_f64() * 1_000.0);
+        metrics
+            .node_event_ms
+            .observe(started.elapsed().as_secs_f64() * 1_000.0);
         match result {
             // A refusal of this one Event must not hold up the others for ever.
             Err(error @ CallError::Refused { .. }) => {
@@ -223,14 +247,19 @@ impl Follower {
     async fn create(&self, name: &str, said: &Said) -> Result<(), CallError> {
         let body = event_body(name, said);
         let path = format!("/api/v1/namespaces/{NAMESPACE}/events");
-        match self.send(name, Method::POST, path, "application/json", Some(&body)).await {
+        match self
+            .send(name, Method::POST, path, "application/json", Some(&body))
+            .await
+        {
             Ok(_) => {
                 self.remember(name, said.times);
                 Ok(())
             }
             // It is there since an earlier life of ours: its count is read, and raised.
             Err(CallError::Changed { .. }) => {
-                let answer = self.send(name, Method::GET, event_path(name), "", None).await;
+                let answer = self
+                    .send(name, Method::GET, event_path(name), "", None)
+                    .await;
                 match answer {
                     Ok(body) => self.raise_or_create(name, count_of(&body), said).await,
                     Err(error) => Err(error),
@@ -244,7 +273,8 @@ impl Follower {
         let total = count + said.times;
         let patch = json!({ "count": total, "lastTimestamp": seconds(said.last) });
         let sort = "application/merge-patch+json";
-        self.send(name, Method::PATCH, event_path(name), sort, Some(&patch)).await?;
+        self.send(name, Method::PATCH, event_path(name), sort, Some(&patch))
+            .await?;
         self.remember(name, total);
         Ok(())
     }
@@ -267,15 +297,27 @@ impl Follower {
     ) -> Result<Vec<u8>, CallError> {
         let act = format!("{method} of Event {NAMESPACE}/{name}");
         let Some(deadline) = self.leadership.write_deadline(CALL_TIMEOUT) else {
-            return Err(CallError::Unavailable { act, message: "we do not lead".to_owned() });
+            return Err(CallError::Unavailable {
+                act,
+                message: "we do not lead".to_owned(),
+            });
         };
-        let call =
-            Call { act, method, path, content_type, body, accept: "application/json" };
+        let call = Call {
+            act,
+            method,
+            path,
+            content_type,
+            body,
+            accept: "application/json",
+        };
         self.context.kube.call(&call, deadline).await
     }
 
     fn remember(&self, name: &str, count: u64) {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).set(name, count);
+        self.counts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .set(name, count);
     }
 }
 
@@ -295,7 +337,10 @@ fn event_path(name: &str) -> String {
 /// `<node>.<16 hex digits>`, the form of the reference's names; the digits are a hash over what
 /// makes two Events the same.
 fn event_name(post: &EventPost) -> String {
-    let key = format!("{}\0{}\0{}\0{}", post.node, post.kind, post.reason, post.message);
+    let key = format!(
+        "{}\0{}\0{}\0{}",
+        post.node, post.kind, post.reason, post.message
+    );
     let hash = Fingerprint::of(key.as_bytes()).to_string();
     let node = &post.node[..post.node.len().min(253 - 17)];
     format!("{}.{}", node.trim_end_matches(['.', '-']), &hash[..16])
@@ -359,7 +404,10 @@ mod tests {
         assert_eq!(body["type"], "GpuPowerWatch");
         assert_eq!(body["involvedObject"]["uid"], "gpu-1");
         assert_eq!(body["count"], 2);
-        assert_eq!(body["source"], json!({ "component": "gpu-health-monitor", "host": "gpu-1" }));
+        assert_eq!(
+            body["source"],
+            json!({ "component": "gpu-health-monitor", "host": "gpu-1" })
+        );
         assert_eq!(body["firstTimestamp"], "2026-01-02T03:04:05Z");
     }
 
@@ -369,7 +417,10 @@ mod tests {
         for i in 0..REMEMBERED + 10 {
             counts.set(&format!("{i}"), 1);
         }
-        assert_eq!((counts.by_name.len(), counts.order.len()), (REMEMBERED, REMEMBERED));
+        assert_eq!(
+            (counts.by_name.len(), counts.order.len()),
+            (REMEMBERED, REMEMBERED)
+        );
         assert_eq!(counts.get("0"), None);
     }
 }

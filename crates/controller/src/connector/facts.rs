@@ -21,8 +21,11 @@ pub(super) fn conditions(node: &NodeFacts) -> BTreeMap<String, ConditionRead> {
         (condition.kind.to_string(), read)
     });
     let foreign = node.foreign_conditions.iter().map(|kind| {
-        let read =
-            ConditionRead { is_true: false, reason: String::new(), message: String::new() };
+        let read = ConditionRead {
+            is_true: false,
+            reason: String::new(),
+            message: String::new(),
+        };
         (kind.to_string(), read)
     });
     ours.chain(foreign).collect()
@@ -31,7 +34,9 @@ pub(super) fn conditions(node: &NodeFacts) -> BTreeMap<String, ConditionRead> {
 /// Types that we wrote here; a list that can't be read is as good as none.
 pub(super) fn listed(node: &NodeFacts) -> BTreeSet<String> {
     let text = node.annotation(names::CONDITIONS.text);
-    text.and_then(|text| ConditionList::parse(text).ok()).unwrap_or_default().0
+    text.and_then(|text| ConditionList::parse(text).ok())
+        .unwrap_or_default()
+        .0
 }
 
 pub(super) fn fault_entry(fault: StoredFault) -> FaultEntry {
@@ -49,12 +54,17 @@ pub(super) fn fault_entry(fault: StoredFault) -> FaultEntry {
 
 /// Checks whose own detector has settled on the node's present boot.
 pub(super) fn settled(node: &NodeFacts, agent: &AgentState) -> BTreeSet<String> {
-    let boot = agent.settled_boot.as_ref().map(health_event::BootId::as_str);
+    let boot = agent
+        .settled_boot
+        .as_ref()
+        .map(health_event::BootId::as_str);
     if boot != Some(&*node.boot_id) {
         return BTreeSet::new();
     }
     let ours = [checks::SYSLOG_AGENT, checks::WARDEN_AGENT];
-    let of_agent = checks::CHECKS.iter().filter(|check| ours.contains(&check.agent));
+    let of_agent = checks::CHECKS
+        .iter()
+        .filter(|check| ours.contains(&check.agent));
     of_agent.map(|check| check.name.to_owned()).collect()
 }
 

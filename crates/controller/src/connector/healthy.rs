@@ -24,12 +24,7 @@ struct Said {
 
 impl Healthy {
     /// A check spoke about a node. Answers whether it is the first healthy word there.
-    pub(super) fn note(
-        &self,
-        node: &NodeName,
-        check: &str,
-        healthy: Option<Timestamp>,
-    ) -> bool {
+    pub(super) fn note(&self, node: &NodeName, check: &str, healthy: Option<Timestamp>) -> bool {
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let name = match said.spoke.get(check) {
             Some(known) => known.clone(),
@@ -52,19 +47,29 @@ impl Healthy {
     pub(super) fn of(&self, node: &NodeName) -> BTreeMap<String, Timestamp> {
         let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_node = said.by_node.get(node);
-        of_node.into_iter().flatten().map(|(check, at)| (check.to_string(), *at)).collect()
+        of_node
+            .into_iter()
+            .flatten()
+            .map(|(check, at)| (check.to_string(), *at))
+            .collect()
     }
 
     /// The node is gone.
     pub(super) fn forget(&self, node: &NodeName) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).by_node.remove(node);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .by_node
+            .remove(node);
     }
 
     /// Checks that exist: those that we know, and those that spoke.
     pub(super) fn configured(&self) -> BTreeSet<String> {
         let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = checks::CHECKS.iter().map(|check| check.name.to_owned());
-        known.chain(said.spoke.iter().map(ToString::to_string)).collect()
+        known
+            .chain(said.spoke.iter().map(ToString::to_string))
+            .collect()
     }
 }
 

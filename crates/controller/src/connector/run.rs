@@ -40,6 +40,7 @@ impl ConnectorError {
 pub async fn run(context: Context, leadership: Leadership) -> Result<(), ConnectorError> {
     let config = context.config.connector.clone();
     let stop = context.stop.clone();
+    context.nodes.count_restarts(&context.metrics);
     tokio::select! {
         () = context.nodes.synced() => {}
         () = stop.requested() => return Ok(()),

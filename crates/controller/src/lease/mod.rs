@@ -168,7 +168,9 @@ impl Lease {
     /// # Errors
     /// [`LeaseError::Refused`], [`LeaseError::Stopped`].
     pub async fn acquire(kube: Kube, settings: Settings, stop: &Stop) -> Result<Self, LeaseError> {
-        let stopped = LeaseError::Stopped { lease: settings.path_name() };
+        let stopped = LeaseError::Stopped {
+            lease: settings.path_name(),
+        };
         tokio::select! {
             biased;
             () = stop.requested() => Err(stopped),
@@ -193,11 +195,17 @@ impl Lease {
                 () = stop.requested() => break,
                 () = tokio::time::sleep_until(next) => {}
             }
-            let Some(until) = *self.leadership.until.borrow() else { break };
+            let Some(until) = *self.leadership.until.borrow() else {
+                break;
+            };
             match self.renew(until).await {
                 Ok(()) => next = Instant::now() + self.settings.duration / 3,
                 Err(CallError::Unavailable { message, .. }) if Instant::now() < until => {
-                    warn!(code = "lease_not_renewed", why = message, "the lease is not renewed yet");
+                    warn!(
+                        code = "lease_not_renewed",
+                        why = message,
+                        "the lease is not renewed yet"
+                    );
                     next = Instant::now() + LOOK.min(self.settings.duration / 10);
                 }
                 Err(error) => {
@@ -220,7 +228,11 @@ impl Lease {
             self.transitions,
             &self.acquired,
         );
-        match self.kube.metadata_call(&self.settings.put(&body), until).await {
+        match self
+            .kube
+            .metadata_call(&self.settings.put(&body), until)
+            .await
+        {
             Ok(metadata) => self.version = metadata.resource_version,
             Err(error @ CallError::Changed { .. }) => {
                 // Ours all the same if the answer to an earlier renewal was lost.
@@ -234,16 +246,25 @@ impl Lease {
             }
             Err(error) => return Err(error),
         }
-        self.leadership.until.send_replace(Some(started + self.settings.usable()));
+        self.leadership
+            .until
+            .send_replace(Some(started + self.settings.usable()));
         Ok(())
     }
 
     async fn give_back(&self) {
         let until = self.leadership.until.send_replace(None);
         let second = Duration::from_secs(1);
-        let body =
-            self.settings.body(Some(&self.version), "", second, self.transitions, &self.acquired);
-        let deadline = until.unwrap_or_else(Instant::now).min(Instant::now() + second * 3);
+        let body = self.settings.body(
+            Some(&self.version),
+            "",
+            second,
+            self.transitions,
+            &self.acquired,
+        );
+        let deadline = until
+            .unwrap_or_else(Instant::now)
+            .min(Instant::now() + second * 3);
         match self.kube.call(&self.settings.put(&body), deadline).await {
             Ok(_) => info!(code = "lease_given_back", "the lease is given back"),
             Err(error) => warn!(
@@ -255,7 +276,10 @@ impl Lease {
     }
 
     fn lost(&self, error: &CallError) -> LeaseError {
-        LeaseError::Lost { lease: self.settings.path_name(), why: error.to_string() }
+        LeaseError::Lost {
+            lease: self.settings.path_name(),
+            why: error.to_string(),
+        }
     }
 }
 
@@ -270,7 +294,10 @@ impl Settings {
     }
 
     fn collection(&self) -> String {
-        format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace)
+        format!(
+            "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
+            self.namespace
+        )
     }
 
     fn call<'a>(&self, method: Method, path: String, body: Option<&'a Value>) -> Call<'a> {
@@ -285,7 +312,11 @@ impl Settings {
     }
 
     fn put<'a>(&self, body: &'a Value) -> Call<'a> {
-        self.call(Method::PUT, format!("{}/{}", self.collection(), self.name), Some(body))
+        self.call(
+            Method::PUT,
+            format!("{}/{}", self.collection(), self.name),
+            Some(body),
+        )
     }
 
     fn body(
@@ -317,7 +348,9 @@ impl Settings {
 
 /// A time as Kubernetes' `MicroTime` wants it.
 fn now_text() -> String {
-    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+    Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%S.%6fZ")
+        .to_string()
 }
 
 async fn wait_and_take(kube: Kube, settings: Settings) -> Result<Lease, LeaseError> {
@@ -333,7 +366,10 @@ async fn wait_and_take(kube: Kube, settings: Settings) -> Result<Lease, LeaseErr
                 continue;
             }
             Err(source) => {
-                return Err(LeaseError::Refused { lease: settings.path_name(), source });
+                return Err(LeaseError::Refused {
+                    lease: settings.path_name(),
+                    source,
+                });
             }
         };
         let wait = found.as_ref().and_then(|lease| left(lease, &mut seen));
@@ -346,14 +382,22 @@ async fn wait_and_take(kube: Kube, settings: Settings) -> Result<Lease, LeaseErr
                     continue;
                 }
                 Err(source) => {
-                    return Err(LeaseError::Refused { lease: settings.path_name(), source });
+                    return Err(LeaseError::Refused {
+                        lease: settings.path_name(),
+                        source,
+                    });
                 }
             }
         };
         if !told {
             told = true;
-            let holder = found.and_then(|l| l.spec.holder_identity).unwrap_or_default();
-            info!(code = "lease_held", holder, "another controller holds the lease: waiting");
+            let holder = found
+                .and_then(|l| l.spec.holder_identity)
+                .unwrap_or_default();
+            info!(
+                code = "lease_held",
+                holder, "another controller holds the lease: waiting"
+            );
         }
         tokio::time::sleep(wait.min(LOOK)).await;
     }
@@ -361,7 +405,11 @@ async fn wait_and_take(kube: Kube, settings: Settings) -> Result<Lease, LeaseErr
 
 /// How long a foreign Lease still has to be watched; none if it is free.
 fn left(lease: &LeaseObject, seen: &mut Option<(String, Instant)>) -> Option<Duration> {
-    lease.spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())?;
+    lease
+        .spec
+        .holder_identity
+        .as_deref()
+        .filter(|holder| !holder.is_empty())?;
     let version = &lease.metadata.resource_version;
     let now = Instant::now();
     let since = match seen {
@@ -380,9 +428,14 @@ async fn look(kube: &Kube, settings: &Settings) -> Result<Option<LeaseObject>, C
     let path = format!("{}/{}", settings.collection(), settings.name);
     let call = settings.call(Method::GET, path, None);
     match kube.call(&call, Instant::now() + settings.duration).await {
-        Ok(body) => serde_json::from_slice(&body).map(Some).map_err(|error| {
-            CallError::Unavailable { act: call.act, message: format!("no lease: {error}") }
-        }),
+        Ok(body) => {
+            serde_json::from_slice(&body)
+                .map(Some)
+                .map_err(|error| CallError::Unavailable {
+                    act: call.act,
+                    message: format!("no lease: {error}"),
+                })
+        }
         Err(CallError::NotFound { .. }) => Ok(None),
         Err(error) => Err(error),
     }
@@ -396,16 +449,25 @@ async fn take(
     let started = Instant::now();
     let acquired = now_text();
     // A Lease that was deleted starts to count anew; the store's own number keeps it rising.
-    let transitions = found.as_ref().map_or(1, |l| l.spec.lease_transitions.unwrap_or_default() + 1);
+    let transitions = found
+        .as_ref()
+        .map_or(1, |l| l.spec.lease_transitions.unwrap_or_default() + 1);
     let version = found.as_ref().map(|l| l.metadata.resource_version.as_str());
-    let body =
-        settings.body(version, &settings.identity, settings.duration, transitions, &acquired);
+    let body = settings.body(
+        version,
+        &settings.identity,
+        settings.duration,
+        transitions,
+        &acquired,
+    );
     let call = if found.is_some() {
         settings.put(&body)
     } else {
         settings.call(Method::POST, settings.collection(), Some(&body))
     };
-    let metadata = kube.metadata_call(&call, started + settings.duration / 2).await?;
+    let metadata = kube
+        .metadata_call(&call, started + settings.duration / 2)
+        .await?;
     info!(code = "lease_taken", transitions, "this controller leads");
     let usable = settings.usable();
     Ok(Lease {

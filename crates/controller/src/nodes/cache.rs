@@ -1,9 +1,10 @@
 //! The nodes by name, and how many each pool has.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use health_event::NodeName;
+use telemetry::ControllerMetrics;
 use tokio::sync::watch;
 
 use super::NodeFacts;
@@ -31,6 +32,8 @@ struct Shared {
     pools: Vec<Pool>,
     nodes: RwLock<Nodes>,
     synced: watch::Sender<bool>,
+    /// Where watches that ended and were resumed are counted.
+    metrics: OnceLock<Arc<ControllerMetrics>>,
 }
 
 #[derive(Debug)]
@@ -52,6 +55,7 @@ impl NodeCache {
                 counts,
             }),
             synced: watch::Sender::new(false),
+            metrics: OnceLock::new(),
         }))
     }
 
@@ -126,15 +130,29 @@ impl NodeCache {
         drop(self.0.synced.subscribe().wait_for(|synced| *synced).await);
     }
 
+    /// Counts the watches that ended and were resumed there; the first one named stays.
+    pub fn count_restarts(&self, metrics: &Arc<ControllerMetrics>) {
+        // A second module names the same one.
+        let _ = self.0.metrics.set(Arc::clone(metrics));
+    }
+
+    pub(super) fn restarted(&self) {
+        if let Some(metrics) = self.0.metrics.get() {
+            metrics.watch_restarts.inc();
+        }
+    }
+
     /// Takes a node in; answers whether anything about it is new. An older version than the known
     /// one counts only from a list: a direct read may be ahead of the watch, and an API server
     /// that was restored from a backup is behind.
     pub(super) fn put(&self, node: NodeFacts, from_list: bool) -> bool {
         let mut nodes = self.write();
         let known = nodes.by_name.get(&node.name);
-        if !from_list && known.is_some_and(|known| {
-            known.uid == node.uid && known.resource_version > node.resource_version
-        }) {
+        if !from_list
+            && known.is_some_and(|known| {
+                known.uid == node.uid && known.resource_version > node.resource_version
+            })
+        {
             return false;
         }
         let is_new = known.is_none_or(|known| {

@@ -14,8 +14,8 @@ use jiff::Timestamp;
 use k8s_api::ConditionList;
 use k8s_api::names::{self, Kind};
 use serde::Deserialize;
-use serde_json::Value;
 use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::Value;
 
 use super::{ConditionStatus, NodeCondition, NodeFacts, NodeTaint};
 
@@ -165,7 +165,11 @@ impl Decoder {
                 node.extra = self.extra(&tree["items"][index]);
             }
         }
-        Ok(Page { resource_version, next: (!next.is_empty()).then_some(next), nodes })
+        Ok(Page {
+            resource_version,
+            next: (!next.is_empty()).then_some(next),
+            nodes,
+        })
     }
 
     /// One node as a direct read gives it.

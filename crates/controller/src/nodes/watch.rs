@@ -68,6 +68,7 @@ pub async fn run(kube: &Kube, cache: &NodeCache, wanted: Wanted, changed: impl F
     loop {
         position.progress = false;
         let end = follow(kube, cache, &mut decoder, &mut position, &changed).await;
+        cache.restarted();
         match end {
             End::NoStreaming => {
                 info!(
@@ -321,10 +322,13 @@ pub async fn read(
         Err(CallError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let node = Decoder::new(wanted.clone()).node(&body).map_err(|error| CallError::Unavailable {
-        act: call.act,
-        message: format!("the answer is no node: {error}"),
-    })?;
+    let node =
+        Decoder::new(wanted.clone())
+            .node(&body)
+            .map_err(|error| CallError::Unavailable {
+                act: call.act,
+                message: format!("the answer is no node: {error}"),
+            })?;
     cache.put_if_newer(node.clone());
     Ok(Some(std::sync::Arc::new(node)))
 }

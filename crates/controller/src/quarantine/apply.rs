@@ -61,7 +61,9 @@ impl Apply {
         if takes_more && node.annotation(k8s_api::names::PAUSE.text).is_some() {
             return Err(Blocked::Paused);
         }
-        self.leadership.write_deadline(WRITE_TIMEOUT).ok_or(Blocked::NotLeading)
+        self.leadership
+            .write_deadline(WRITE_TIMEOUT)
+            .ok_or(Blocked::NotLeading)
     }
 
     /// Sends the write; answers the version of the node that it made.
@@ -79,7 +81,10 @@ impl Apply {
             WriteKind::CleanUp => "removal of stray marks",
         };
         crash::point("quarantine.before-patch");
-        let metadata = self.kube.patch_node(&write.node, act, &patch, deadline).await?;
+        let metadata = self
+            .kube
+            .patch_node(&write.node, act, &patch, deadline)
+            .await?;
         crash::point("quarantine.after-patch");
         Ok(metadata.resource_version.parse().unwrap_or_default())
     }

@@ -24,16 +24,37 @@ pub(super) struct Waiting {
 
 /// Takes requests in until their senders are gone.
 pub(super) async fn take_in(module: &Module, mut requests: mpsc::Receiver<Asked>) {
-    while let Some(Asked { request, actor, answer }) = requests.recv().await {
+    while let Some(Asked {
+        request,
+        actor,
+        answer,
+    }) = requests.recv().await
+    {
         match request {
-            Asks::BreakerReset { pool, drop_withheld } => {
-                let done = module.reset_breaker(pool.as_deref(), drop_withheld, &actor).await;
+            Asks::BreakerReset {
+                pool,
+                drop_withheld,
+            } => {
+                let done = module
+                    .reset_breaker(pool.as_deref(), drop_withheld, &actor)
+                    .await;
                 // The asker may have gone; what was done is in the log.
                 drop(answer.send(done));
             }
             Asks::Hold { node, reason } => {
-                let actor = if reason.is_empty() { actor } else { format!("{actor}: {reason}") };
-                module.ask(&node, Request { kind: RequestKind::Hold, actor }, Some(answer));
+                let actor = if reason.is_empty() {
+                    actor
+                } else {
+                    format!("{actor}: {reason}")
+                };
+                module.ask(
+                    &node,
+                    Request {
+                        kind: RequestKind::Hold,
+                        actor,
+                    },
+                    Some(answer),
+                );
             }
             Asks::Release { node } => {
                 let kind = module.kind_of_release(&node);
@@ -58,7 +79,10 @@ impl Module {
             }
         };
         if self.context.nodes.get(node).is_none() {
-            refuse(answer, &format!("there is no node {node}; see `kubectl get nodes`"));
+            refuse(
+                answer,
+                &format!("there is no node {node}; see `kubectl get nodes`"),
+            );
             return;
         }
         if requests.len() >= WAITING {
@@ -73,7 +97,11 @@ impl Module {
 
     /// A hold of a person is released; any other incident is cancelled.
     fn kind_of_release(&self, node: &NodeName) -> RequestKind {
-        let incidents = self.context.store.open_incidents_of(node).unwrap_or_default();
+        let incidents = self
+            .context
+            .store
+            .open_incidents_of(node)
+            .unwrap_or_default();
         if incidents.iter().any(|incident| incident.held_by.is_some()) {
             RequestKind::Release
         } else {
@@ -89,7 +117,9 @@ impl Module {
     /// The request of this node was taken in.
     pub(super) fn answer_request(&self, node: &NodeName, notes: &[Note]) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(waiting) = requests.remove(node) else { return };
+        let Some(waiting) = requests.remove(node) else {
+            return;
+        };
         let refused = notes.iter().find_map(|note| match note {
             Note::RequestRefused(why) => Some((*why).to_owned()),
             Note::Blocked { .. }
@@ -112,27 +142,42 @@ impl Module {
     ) -> Result<String, String> {
         let names: Vec<String> = self.context.nodes.pool_names().map(str::to_owned).collect();
         if let Some(pool) = pool.filter(|pool| !names.iter().any(|name| name == pool)) {
-            return Err(format!("there is no pool {pool:?}; there are {}", names.join(", ")));
+            return Err(format!(
+                "there is no pool {pool:?}; there are {}",
+                names.join(", ")
+            ));
         }
         let mut waiting = 0;
-        for name in names.iter().filter(|name| pool.is_none_or(|pool| pool == *name)) {
+        for name in names
+            .iter()
+            .filter(|name| pool.is_none_or(|pool| pool == *name))
+        {
             let (nodes, put) = {
                 let mut state = self.breaker.lock();
                 let nodes = state.reset(name);
-                let put = Breaker::record(&state, name)
-                    .map(|(key, value)| self.context.store.state_put(&key, value, self.context.fencing));
+                let put = Breaker::record(&state, name).map(|(key, value)| {
+                    self.context
+                        .store
+                        .state_put(&key, value, self.context.fencing)
+                });
                 (nodes, put)
             };
             if let Some(put) = put {
                 put.await.map_err(|error| error.to_string())?;
             }
             waiting += nodes.len();
-            BreakerReset { pool: name, actor, dropped_withheld: drop_withheld }
-                .emit(&self.context.metrics);
+            BreakerReset {
+                pool: name,
+                actor,
+                dropped_withheld: drop_withheld,
+            }
+            .emit(&self.context.metrics);
             for node in &nodes {
                 if drop_withheld && self.is_withheld(node) {
-                    let request =
-                        Request { kind: RequestKind::DropWithheld, actor: actor.to_owned() };
+                    let request = Request {
+                        kind: RequestKind::DropWithheld,
+                        actor: actor.to_owned(),
+                    };
                     self.ask(node, request, None);
                 } else {
                     self.workers.wake(node);
@@ -140,12 +185,20 @@ impl Module {
             }
         }
         self.breaker.changed.notify_one();
-        let done = if drop_withheld { "dropped" } else { "decided about again, by turn" };
+        let done = if drop_withheld {
+            "dropped"
+        } else {
+            "decided about again, by turn"
+        };
         Ok(format!("reset; {waiting} withheld nodes are {done}"))
     }
 
     fn is_withheld(&self, node: &NodeName) -> bool {
-        let incidents = self.context.store.open_incidents_of(node).unwrap_or_default();
+        let incidents = self
+            .context
+            .store
+            .open_incidents_of(node)
+            .unwrap_or_default();
         incidents.iter().any(|incident| match incident.quarantine {
             QuarantineStatus::Withheld(
                 Withheld::Breaker(_) | Withheld::Pace | Withheld::FirstAction { .. },

@@ -54,15 +54,25 @@ impl PoolRecord {
             share: trip.share,
             counted: trip.counted,
         });
-        Self { trip, paced: pool.paced.clone() }
+        Self {
+            trip,
+            paced: pool.paced.clone(),
+        }
     }
 
     fn restore(self, pool: &mut PoolState) {
         pool.paced = self.paced;
         pool.tripped = self.trip.map(|trip| Trip {
             since: trip.since,
-            bound: if trip.bound == Bound::Level.as_str() { Bound::Level } else { Bound::Rate },
-            largest: Cause { rule: trip.rule, check: trip.check },
+            bound: if trip.bound == Bound::Level.as_str() {
+                Bound::Level
+            } else {
+                Bound::Rate
+            },
+            largest: Cause {
+                rule: trip.rule,
+                check: trip.check,
+            },
             share: trip.share,
             counted: trip.counted,
         });
@@ -115,7 +125,11 @@ impl Breaker {
             pool.newly.insert(taken.node.clone(), taken.at);
             pool.window.push_back(taken);
         }
-        Ok(Self { config, state: Mutex::new(state), changed: Notify::new() })
+        Ok(Self {
+            config,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, BreakerState> {
@@ -146,9 +160,16 @@ fn count(state: &mut BreakerState, incident: &Incident) {
         | QuarantineStatus::Closed(_) => return,
     };
     let pool = state.pools.entry(pool.clone()).or_default();
-    pool.waiting.insert(incident.node.clone(), Waiting { since: incident.opened_at, paced });
+    pool.waiting.insert(
+        incident.node.clone(),
+        Waiting {
+            since: incident.opened_at,
+            paced,
+        },
+    );
     if paced {
-        pool.queue.insert((incident.opened_at, incident.node.clone()));
+        pool.queue
+            .insert((incident.opened_at, incident.node.clone()));
     }
 }
 
@@ -158,15 +179,14 @@ fn cause_of(incident: &Incident) -> Cause {
         rule: first
             .and_then(|fault| fault.rules.first().cloned())
             .unwrap_or_else(|| "forced".to_owned()),
-        check: first.map(|fault| fault.id.scope.check_name.clone()).unwrap_or_default(),
+        check: first
+            .map(|fault| fault.id.scope.check_name.clone())
+            .unwrap_or_default(),
     }
 }
 
 /// Nodes taken out since then, oldest first.
-fn taken_since(
-    store: &EventStore,
-    since: Timestamp,
-) -> Result<Vec<(TakenOut, String)>, ReadError> {
+fn taken_since(store: &EventStore, since: Timestamp) -> Result<Vec<(TakenOut, String)>, ReadError> {
     let last = store.stats()?.last_transition;
     let page = u64::try_from(PAGE).unwrap_or(u64::MAX);
     let mut start = last.saturating_sub(page);
@@ -180,7 +200,9 @@ fn taken_since(
     let mut taken: BTreeMap<NodeName, (TakenOut, String)> = BTreeMap::new();
     loop {
         let transitions = store.transitions(TransitionsOf::All, start, PAGE)?;
-        let Some(newest) = transitions.last() else { break };
+        let Some(newest) = transitions.last() else {
+            break;
+        };
         start = newest.seq;
         for transition in &transitions {
             if let Some((out, pool)) = taken_by(transition, since) {
@@ -196,7 +218,17 @@ fn taken_since(
 fn taken_by(transition: &StoredTransition, since: Timestamp) -> Option<(TakenOut, String)> {
     let record: TakenRecord = serde_json::from_str(&transition.cause).ok()?;
     (record.taken && transition.at >= since).then(|| {
-        let cause = Cause { rule: record.rule, check: record.check };
-        (TakenOut { node: transition.node.clone(), at: transition.at, cause }, record.pool)
+        let cause = Cause {
+            rule: record.rule,
+            check: record.check,
+        };
+        (
+            TakenOut {
+                node: transition.node.clone(),
+                at: transition.at,
+                cause,
+            },
+            record.pool,
+        )
     })
 }

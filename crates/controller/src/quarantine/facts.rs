@@ -39,9 +39,8 @@ pub(super) fn node_facts(
     policy: &Policy,
     label_prefix: &str,
 ) -> NodeFacts {
-    let annotation = |key: Annotation| {
-        Some((key, node.annotation(annotation_name(key).text)?.to_owned()))
-    };
+    let annotation =
+        |key: Annotation| Some((key, node.annotation(annotation_name(key).text)?.to_owned()));
     let label = |key: Label| Some((key, node.label(&label_key(key, label_prefix))?.to_owned()));
     NodeFacts {
         name: node.name.clone(),
@@ -51,7 +50,10 @@ pub(super) fn node_facts(
         boot: BootId::new(&node.boot_id),
         ready: node.ready == Some(ConditionStatus::True),
         unschedulable: node.unschedulable,
-        taints: node.taints.as_ref().map(|taints| taints.iter().map(taint_read).collect()),
+        taints: node
+            .taints
+            .as_ref()
+            .map(|taints| taints.iter().map(taint_read).collect()),
         annotations_absent: !node.has_annotations,
         labels_absent: !node.has_labels,
         annotations: ANNOTATIONS.into_iter().filter_map(annotation).collect(),
@@ -87,7 +89,11 @@ fn cooperator_value(node: &nodes::NodeFacts, cooperator: &Cooperator) -> Option<
 }
 
 fn external_owner(node: &nodes::NodeFacts) -> Option<String> {
-    let taint = node.taints.iter().flatten().find(|t| *t.key == *names::EXTERNAL_REMEDIATION.text);
+    let taint = node
+        .taints
+        .iter()
+        .flatten()
+        .find(|t| *t.key == *names::EXTERNAL_REMEDIATION.text);
     if let Some(taint) = taint {
         return Some(format!("{}={}", taint.key, taint.value));
     }
@@ -154,11 +160,13 @@ fn insert(map: &mut BTreeMap<String, NodeValue>, path: &[String], value: &serde_
     match path {
         [] => {}
         [last] => {
-            map.entry(last.clone()).or_insert_with(|| node_value_of(value));
+            map.entry(last.clone())
+                .or_insert_with(|| node_value_of(value));
         }
         [first, rest @ ..] => {
-            let below =
-                map.entry(first.clone()).or_insert_with(|| NodeValue::Map(BTreeMap::new()));
+            let below = map
+                .entry(first.clone())
+                .or_insert_with(|| NodeValue::Map(BTreeMap::new()));
             if let NodeValue::Map(below) = below {
                 insert(below, rest, value);
             }
@@ -171,11 +179,11 @@ fn node_value_of(value: &serde_json::Value) -> NodeValue {
         serde_json::Value::Bool(flag) => NodeValue::Bool(*flag),
         serde_json::Value::Number(number) => NodeValue::Int(number.as_i64().unwrap_or_default()),
         serde_json::Value::String(text) => NodeValue::Text(text.clone()),
-        serde_json::Value::Array(list) => {
-            NodeValue::List(list.iter().map(node_value_of).collect())
-        }
+        serde_json::Value::Array(list) => NodeValue::List(list.iter().map(node_value_of).collect()),
         serde_json::Value::Object(map) => NodeValue::Map(
-            map.iter().map(|(key, value)| (key.clone(), node_value_of(value))).collect(),
+            map.iter()
+                .map(|(key, value)| (key.clone(), node_value_of(value)))
+                .collect(),
         ),
         serde_json::Value::Null => NodeValue::Map(BTreeMap::new()),
     }

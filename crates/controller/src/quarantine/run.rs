@@ -5,6 +5,7 @@ use std::sync::Arc;
 use health_event::NodeName;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::apply::Apply;
 use super::breaker::Breaker;
@@ -17,6 +18,9 @@ use crate::workers::{WorkerEnded, Workers};
 
 /// Nodes are asked for their turn at least this often while some wait.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_secs(30);
+
+/// Between looks that keep a connection open: a third of what an idle one lives.
+const WARM: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Why the module ended.
 #[derive(Debug, thiserror::Error)]
@@ -58,13 +62,16 @@ pub async fn run(
         QuarantineError::Rules(lines.join("\n"))
     })?;
     let stop = context.stop.clone();
+    context.nodes.count_restarts(&context.metrics);
     tokio::select! {
         () = context.nodes.synced() => {}
         () = stop.requested() => return Ok(()),
     }
     let now = Timestamp::now();
     let start = |error: &dyn std::fmt::Display| QuarantineError::Start(error.to_string());
-    let until = startup::first_action_until(&context, now).await.map_err(|e| start(&e))?;
+    let until = startup::first_action_until(&context, now)
+        .await
+        .map_err(|e| start(&e))?;
     if let Some(until) = until {
         tracing::warn!(%until, "matches are withheld until then: quarantine was just switched on");
     }
@@ -108,6 +115,17 @@ pub async fn run(
         ended = workers.run(config.workers, super::work::MODULE, work) => Err(ended.into()),
         () = asked => Ok(()),
         () = call_by_turn(&module, &pools) => Ok(()),
+        () = keep_warm(&module) => Ok(()),
+    }
+}
+
+/// Keeps a connection open, so that the first fault after a quiet hour needs no handshake.
+async fn keep_warm(module: &Module) {
+    loop {
+        let deadline = Instant::now() + WARM;
+        // What fails here fails for the next write too, which says so.
+        drop(module.context.kube.keep_warm(deadline).await);
+        tokio::time::sleep(WARM).await;
     }
 }
 
@@ -118,7 +136,10 @@ async fn call_by_turn(module: &Module, pools: &[String]) {
         let mut again = now + LONGEST_WAIT;
         for pool in pools {
             let size = module.context.nodes.pool_size(pool);
-            let due = module.breaker.lock().due(&module.breaker.config, pool, size, now);
+            let due = module
+                .breaker
+                .lock()
+                .due(&module.breaker.config, pool, size, now);
             if let Some(node) = due.node {
                 module.workers.wake(&node);
             }

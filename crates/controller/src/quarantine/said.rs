@@ -19,24 +19,45 @@ use tracing::{debug, info};
 use super::apply::Blocked;
 
 pub(super) fn failed(metrics: &ControllerMetrics, node: &NodeName, code: &'static str, why: &str) {
-    NodeWriteFailed { node: node.as_str(), code, why }.emit(metrics);
+    NodeWriteFailed {
+        node: node.as_str(),
+        code,
+        why,
+    }
+    .emit(metrics);
 }
 
 pub(super) fn blocked(metrics: &ControllerMetrics, node: &NodeName, by: Blocked) {
-    let label = ErrorLabel { error_type: by.code().into() };
+    let label = ErrorLabel {
+        error_type: by.code().into(),
+    };
     metrics.quarantine_errors.get_or_create(&label).inc();
-    info!(node = node.as_str(), by = by.code(), "a node write is not started");
+    info!(
+        node = node.as_str(),
+        by = by.code(),
+        "a node write is not started"
+    );
 }
 
 pub(super) fn adopted(node: &NodeName) {
-    info!(node = node.as_str(), "an incident that the store does not know was rebuilt from its node");
+    info!(
+        node = node.as_str(),
+        "an incident that the store does not know was rebuilt from its node"
+    );
 }
 
 pub(super) fn rule_errors(metrics: &ControllerMetrics, errors: &[EvaluationError]) {
     for error in errors {
-        let label = RuleLabel { ruleset: error.rule_set.clone(), status: "failed".into() };
+        let label = RuleLabel {
+            ruleset: error.rule_set.clone(),
+            status: "failed".into(),
+        };
         metrics.rule_errors.get_or_create(&label).inc();
-        debug!(rule_set = error.rule_set, why = error.message, "a rule can't be evaluated");
+        debug!(
+            rule_set = error.rule_set,
+            why = error.message,
+            "a rule can't be evaluated"
+        );
     }
 }
 
@@ -48,7 +69,9 @@ pub(super) fn breaker(
     was_tripped: bool,
     permit: Permit,
 ) {
-    let Some(of_pool) = state.pools.get(pool) else { return };
+    let Some(of_pool) = state.pools.get(pool) else {
+        return;
+    };
     match (permit, &of_pool.tripped) {
         (Permit::Withheld(bound), Some(trip)) if !was_tripped => {
             BreakerTripped {
@@ -86,7 +109,10 @@ pub(super) fn decision(
     debug!(
         node = node.as_str(),
         incident = incident.id.as_str(),
-        from = transition.from.as_ref().map_or("", QuarantineStatus::as_str),
+        from = transition
+            .from
+            .as_ref()
+            .map_or("", QuarantineStatus::as_str),
         to = transition.to.as_str(),
         reason = transition.reason.code(),
         "incident changed"
@@ -135,7 +161,13 @@ fn changed(
                 Withheld::FirstAction { .. } => "first_action",
                 Withheld::Pace => "pace",
             };
-            NodeWithheld { node, incident: id, pool: &incident.pool, reason }.emit();
+            NodeWithheld {
+                node,
+                incident: id,
+                pool: &incident.pool,
+                reason,
+            }
+            .emit();
         }
         QuarantineStatus::Quarantined
         | QuarantineStatus::Closed(_)
@@ -148,7 +180,8 @@ fn changed(
 
 fn refs<'a>(taints: &'a BTreeSet<Taint>, without: &BTreeSet<Taint>) -> Vec<TaintRef<'a>> {
     let ours = taints.iter().filter(|taint| !without.contains(*taint));
-    ours.map(|taint| (taint.key.as_str(), taint.effect.as_str())).collect()
+    ours.map(|taint| (taint.key.as_str(), taint.effect.as_str()))
+        .collect()
 }
 
 fn noted(node: &NodeName, note: &Note) {
@@ -157,13 +190,19 @@ fn noted(node: &NodeName, note: &Note) {
         Note::Blocked { step, by } => debug!(node, step, by, "a step is not taken"),
         Note::Suppressed(count) => debug!(node, count, "a person's hold suppresses faults"),
         Note::OtherMachineOrBoot(count) => {
-            debug!(node, count, "faults of another machine or an earlier boot have no effect");
+            debug!(
+                node,
+                count, "faults of another machine or an earlier boot have no effect"
+            );
         }
         Note::StrayMarks(why) => {
             info!(node, why = ?why, "marks of ours that belong to no incident are taken off");
         }
         Note::CooperatorUncordon(key) => {
-            info!(node, key, "a co-operating controller uncordoned a node that is out");
+            info!(
+                node,
+                key, "a co-operating controller uncordoned a node that is out"
+            );
         }
         Note::RequestRefused(why) => info!(node, why, "a person's request is refused"),
     }

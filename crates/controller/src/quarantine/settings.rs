@@ -67,7 +67,9 @@ pub fn pools(config: &QuarantineConfig) -> Vec<Pool> {
 /// What the node cache must keep for this configuration.
 pub fn wanted(config: &QuarantineConfig, rules: &RuleSets) -> Wanted {
     let mut wanted = Wanted::ours(&config.label_prefix);
-    wanted.labels.extend(config.breaker.pools.iter().map(|pool| pool.label.clone()));
+    wanted
+        .labels
+        .extend(config.breaker.pools.iter().map(|pool| pool.label.clone()));
     for cooperator in &config.cooperators {
         wanted.labels.extend([cooperator.key.clone()]);
         wanted.annotations.extend([cooperator.key.clone()]);
@@ -82,10 +84,14 @@ pub fn wanted(config: &QuarantineConfig, rules: &RuleSets) -> Wanted {
             ["metadata"] | [] => {
                 wanted.labels = Keys::All;
                 wanted.annotations = Keys::All;
-                wanted.paths.insert(path.iter().map(|part| (*part).to_owned()).collect());
+                wanted
+                    .paths
+                    .insert(path.iter().map(|part| (*part).to_owned()).collect());
             }
             other => {
-                wanted.paths.insert(other.iter().map(|part| (*part).to_owned()).collect());
+                wanted
+                    .paths
+                    .insert(other.iter().map(|part| (*part).to_owned()).collect());
             }
         }
     }
@@ -93,7 +99,7 @@ pub fn wanted(config: &QuarantineConfig, rules: &RuleSets) -> Wanted {
 }
 
 /// The breaker's settings: the same for every pool.
-pub fn breaker(config: &QuarantineConfig) -> breaker::Config {
+pub(super) fn breaker(config: &QuarantineConfig) -> breaker::Config {
     let breaker = &config.breaker;
     breaker::Config {
         enabled: breaker.enabled,
@@ -108,9 +114,13 @@ pub fn breaker(config: &QuarantineConfig) -> breaker::Config {
 }
 
 /// What the decisions are bound to.
-pub fn policy(config: &QuarantineConfig, first_action_until: Option<Timestamp>) -> Policy {
+pub(super) fn policy(config: &QuarantineConfig, first_action_until: Option<Timestamp>) -> Policy {
     Policy {
-        mode: if config.dry_run { Mode::DryRun } else { Mode::Enforce },
+        mode: if config.dry_run {
+            Mode::DryRun
+        } else {
+            Mode::Enforce
+        },
         first_action_until,
         manual_uncordon_hold: signed(config.manual_uncordon_hold),
         settle_timeout: signed(config.settle_timeout),

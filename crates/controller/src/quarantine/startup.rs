@@ -33,7 +33,9 @@ pub(super) async fn first_action_until(
     let delay = config.quarantine.first_action_delay;
     let known = context.store.state_get(FIRST_ACTION)?;
     let known: Option<FirstAction> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let known_profile = known.as_ref().and_then(|known| Profile::from_name(&known.profile));
+    let known_profile = known
+        .as_ref()
+        .and_then(|known| Profile::from_name(&known.profile));
     let before = known.filter(|_| known_profile >= Some(config.profile));
     let since = match before {
         Some(known) => known.since,
@@ -41,9 +43,15 @@ pub(super) async fn first_action_until(
         None if any_mark_of_ours(&context.nodes) => Timestamp::UNIX_EPOCH,
         None => now,
     };
-    let record = FirstAction { profile: config.profile.as_str().to_owned(), since };
+    let record = FirstAction {
+        profile: config.profile.as_str().to_owned(),
+        since,
+    };
     let bytes = serde_json::to_vec(&record).expect("a name and a time always render");
-    context.store.state_put(FIRST_ACTION, bytes, context.fencing).await?;
+    context
+        .store
+        .state_put(FIRST_ACTION, bytes, context.fencing)
+        .await?;
     let delay = SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX);
     let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
     Ok((until > now).then_some(until))
@@ -76,9 +84,18 @@ fn any_mark_of_ours(nodes: &NodeCache) -> bool {
 
 /// The nodes that have something to decide about: open faults, open incidents, marks of ours.
 pub(super) fn nodes_to_look_at(context: &Context) -> Result<BTreeSet<NodeName>, ReadError> {
-    let mut names: BTreeSet<NodeName> =
-        context.store.nodes_with_open_faults()?.into_iter().collect();
-    names.extend(context.store.open_incidents()?.into_iter().map(|incident| incident.node));
+    let mut names: BTreeSet<NodeName> = context
+        .store
+        .nodes_with_open_faults()?
+        .into_iter()
+        .collect();
+    names.extend(
+        context
+            .store
+            .open_incidents()?
+            .into_iter()
+            .map(|incident| incident.node),
+    );
     let ours = [
         names::INCIDENT.text,
         names::HEALTH_EVENT.text,
@@ -121,8 +138,11 @@ pub(super) async fn restore_faults(
             out_of_turn: true,
         }
     };
-    let batch: Vec<NewEvent> =
-        events.iter().filter(|event| !event.is_healthy).map(restored).collect();
+    let batch: Vec<NewEvent> = events
+        .iter()
+        .filter(|event| !event.is_healthy)
+        .map(restored)
+        .collect();
     if batch.is_empty() {
         return Ok(());
     }

@@ -143,7 +143,12 @@ impl Module {
     pub(super) async fn work(&self, node: &NodeName) {
         let started = Instant::now();
         if let Err(error) = self.turn(node).await {
-            said::failed(&self.context.metrics, node, error.code(), &error.to_string());
+            said::failed(
+                &self.context.metrics,
+                node,
+                error.code(),
+                &error.to_string(),
+            );
             let pause = self.pause_after_failure(node);
             self.wake_in(node, pause);
         }
@@ -154,7 +159,9 @@ impl Module {
     async fn turn(&self, node: &NodeName) -> Result<(), TurnError> {
         for _ in 0..PASSES {
             let now = Timestamp::now();
-            let Some(observed) = self.observe(node).await? else { return Ok(()) };
+            let Some(observed) = self.observe(node).await? else {
+                return Ok(());
+            };
             match self.pass(node, &observed, now).await? {
                 Next::Again => {}
                 Next::Done => return Ok(()),
@@ -182,7 +189,9 @@ impl Module {
         }
         let uid = node.as_ref().map(|n| &*n.uid);
         // The incident of another object under this name ends first.
-        let incident = incidents.into_iter().min_by_key(|i| Some(i.node_uid.as_str()) == uid);
+        let incident = incidents
+            .into_iter()
+            .min_by_key(|i| Some(i.node_uid.as_str()) == uid);
         let machine_id = match (&node, &incident) {
             (Some(node), _) => node.machine().to_owned(),
             (None, Some(incident)) => incident.machine.clone(),
@@ -282,8 +291,17 @@ impl Module {
             view.permit = Some(permit);
             decision = decide::quarantine::decide(&view, now);
             let after = Breaker::record(&state, &ask.pool);
-            let puts = after.filter(|after| Some(after) != before.as_ref()).into_iter().collect();
-            said::breaker(&self.context.metrics, &state, &ask.pool, before != None, permit);
+            let puts = after
+                .filter(|after| Some(after) != before.as_ref())
+                .into_iter()
+                .collect();
+            said::breaker(
+                &self.context.metrics,
+                &state,
+                &ask.pool,
+                before != None,
+                permit,
+            );
             let taken = TakenRecord {
                 taken: permit == Permit::Taken,
                 pool: ask.pool,
@@ -293,7 +311,13 @@ impl Module {
             self.breaker.changed.notify_one();
             self.store(&decision, observed, &taken, puts, now)
         } else {
-            self.store(&decision, observed, &TakenRecord::default(), Vec::new(), now)
+            self.store(
+                &decision,
+                observed,
+                &TakenRecord::default(),
+                Vec::new(),
+                now,
+            )
         };
         if let Some(stored) = stored {
             crash::point("quarantine.before-intent");
@@ -328,13 +352,22 @@ impl Module {
         if decision.count_out
             && let Some(incident) = &decision.incident
         {
-            let cause = Cause { rule: "hold".to_owned(), check: String::new() };
+            let cause = Cause {
+                rule: "hold".to_owned(),
+                check: String::new(),
+            };
             self.breaker.lock().count(&incident.pool, name, cause);
         }
         if decision.request_done {
             self.answer_request(name, &decision.notes);
         }
-        said::decision(&self.context.metrics, name, observed.incident.as_ref(), &decision, now);
+        said::decision(
+            &self.context.metrics,
+            name,
+            observed.incident.as_ref(),
+            &decision,
+            now,
+        );
         if let Some(at) = decision.wake_at {
             self.workers.wake_at(name, at);
         }
@@ -358,10 +391,17 @@ impl Module {
         now: Timestamp,
     ) -> Option<event_store::Reply<u64>> {
         let incident = decision.incident.clone()?;
-        let before = observed.incident.as_ref().filter(|before| before.id == incident.id);
+        let before = observed
+            .incident
+            .as_ref()
+            .filter(|before| before.id == incident.id);
         let known = |id: &FaultId| before.is_some_and(|b| b.faults.iter().any(|f| f.id == *id));
-        let faults_joined =
-            incident.faults.iter().map(|f| f.id.clone()).filter(|id| !known(id)).collect();
+        let faults_joined = incident
+            .faults
+            .iter()
+            .map(|f| f.id.clone())
+            .filter(|id| !known(id))
+            .collect();
         let from = before.map_or("", |b| b.quarantine.as_str()).to_owned();
         let transition = Transition {
             expected_version: before.map(|b| b.version),
@@ -397,7 +437,13 @@ impl Module {
         };
         match self.apply.send(write, deadline).await {
             Ok(version) => {
-                self.set_write(&node.name, LastWrite { version, ..LastWrite::default() });
+                self.set_write(
+                    &node.name,
+                    LastWrite {
+                        version,
+                        ..LastWrite::default()
+                    },
+                );
                 Ok(Next::Done)
             }
             Err(CallError::Changed { message, .. }) => self.refused(node, message).await,
@@ -410,22 +456,27 @@ impl Module {
     }
 
     /// A test of the patch failed: the node is read again and decided about again.
-    async fn refused(
-        &self,
-        node: &Arc<nodes::NodeFacts>,
-        why: String,
-    ) -> Result<Next, TurnError> {
+    async fn refused(&self, node: &Arc<nodes::NodeFacts>, why: String) -> Result<Next, TurnError> {
         let name = &node.name;
         let mut last = self.last_write(name);
-        last.refusals = if last.refused_on == node.resource_version { last.refusals + 1 } else { 1 };
+        last.refusals = if last.refused_on == node.resource_version {
+            last.refusals + 1
+        } else {
+            1
+        };
         last.refused_on = node.resource_version;
         let refusals = last.refusals;
         self.set_write(name, last);
         if refusals >= REFUSALS {
-            return Err(TurnError::Refused { node: name.clone(), why });
+            return Err(TurnError::Refused {
+                node: name.clone(),
+                why,
+            });
         }
         let deadline = Instant::now() + READ_TIMEOUT;
-        let Context { kube, nodes, wakes, .. } = &self.context;
+        let Context {
+            kube, nodes, wakes, ..
+        } = &self.context;
         nodes::watch::read(kube, nodes, &self.wanted, name, deadline).await?;
         wakes.wake(name);
         Ok(Next::Again)
@@ -433,7 +484,9 @@ impl Module {
 
     fn feedback(&self, name: &NodeName, node: Option<&nodes::NodeFacts>) -> WriteFeedback {
         let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(last) = writes.get(name) else { return WriteFeedback::Idle };
+        let Some(last) = writes.get(name) else {
+            return WriteFeedback::Idle;
+        };
         if last.version == 0 {
             return WriteFeedback::Idle;
         }
@@ -450,7 +503,10 @@ impl Module {
     }
 
     fn set_write(&self, name: &NodeName, last: LastWrite) {
-        self.writes.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), last);
+        self.writes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(name.clone(), last);
     }
 
     fn pause_after_failure(&self, name: &NodeName) -> Duration {
@@ -462,7 +518,9 @@ impl Module {
     }
 
     pub(super) fn wake_in(&self, name: &NodeName, pause: Duration) {
-        let at = Timestamp::now().checked_add(pause).unwrap_or(Timestamp::MAX);
+        let at = Timestamp::now()
+            .checked_add(pause)
+            .unwrap_or(Timestamp::MAX);
         self.workers.wake_at(name, at);
     }
 
@@ -485,20 +543,32 @@ impl Module {
         observed: &Observed,
         now: Timestamp,
     ) -> Result<Next, TurnError> {
-        let Some(node) = &observed.facts else { return Ok(Next::Done) };
+        let Some(node) = &observed.facts else {
+            return Ok(Next::Done);
+        };
         let text = node.annotations.get(&Annotation::HealthEvents);
         // What can't be read names no fault: the incident is adopted without, and ends as recovered.
         let events = text
             .and_then(|text| health_events::parse(text).ok())
             .unwrap_or_default();
-        let Some(seen) = &observed.node else { return Ok(Next::Done) };
+        let Some(seen) = &observed.node else {
+            return Ok(Next::Done);
+        };
         let value = || facts::node_value(seen);
         let adopted = decide::quarantine::adopt(node, &events, &self.rules, value, now);
-        let Some(incident) = adopted else { return Ok(Next::Done) };
+        let Some(incident) = adopted else {
+            return Ok(Next::Done);
+        };
         super::startup::restore_faults(&self.context.store, node, &events, now).await?;
-        let cause = Cause { rule: "adopted".to_owned(), check: String::new() };
+        let cause = Cause {
+            rule: "adopted".to_owned(),
+            check: String::new(),
+        };
         self.breaker.lock().count(&incident.pool, name, cause);
-        let decision = Decision { incident: Some(incident), ..Decision::default() };
+        let decision = Decision {
+            incident: Some(incident),
+            ..Decision::default()
+        };
         let taken = TakenRecord::default();
         let stored = self.store(&decision, observed, &taken, Vec::new(), now);
         if let Some(stored) = stored {
@@ -540,7 +610,11 @@ fn mark_origin(
     }
     let known = store.incident(&mark.id)?;
     let closed = known.is_some_and(|known| known.quarantine.is_closed());
-    Ok(if closed { MarkOrigin::Closed } else { MarkOrigin::Unknown })
+    Ok(if closed {
+        MarkOrigin::Closed
+    } else {
+        MarkOrigin::Unknown
+    })
 }
 
 /// The facts that decided, for the audit trail.

@@ -1,0 +1,162 @@
+//! Conditions and Events on node objects.
+
+use health_event::{HealthEvent, ProcessingStrategy};
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use testbed::wait_for;
+
+use crate::harness::{Cluster, Controller, SOON, annotation, condition, fatal, healthy};
+
+const OBSERVE: &str = "profile = \"observe\"\n[quarantine]\nenabled = false\n";
+
+async fn start(cluster: &Cluster, folder: &tempfile::TempDir) -> Controller {
+    Controller::start_with(cluster, folder.path(), OBSERVE).await
+}
+
+fn warning(node: &str, message: &str) -> HealthEvent {
+    HealthEvent {
+        is_fatal: false,
+        message: message.into(),
+        ..fatal(node, "Power", "0")
+    }
+}
+
+/// Events about a node as (type, count).
+async fn events(cluster: &Cluster, node: &str) -> Vec<(String, i32)> {
+    let api: Api<Event> = Api::namespaced(cluster.testbed.admin(), "default");
+    let params = kube::api::ListParams::default().fields(&format!("involvedObject.uid={node}"));
+    let list = api.list(&params).await.unwrap();
+    let of = |event: Event| Some((event.type_?, event.count?));
+    list.into_iter().filter_map(of).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_condition_follows_its_faults_and_is_listed() {
+    let cluster = Cluster::with_nodes(&["c-one"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let controller = start(&cluster, &folder).await;
+    let (a, b) = (
+        fatal("c-one", "Thermal", "0"),
+        fatal("c-one", "Thermal", "1"),
+    );
+    controller.append(a.clone()).await;
+    controller.append(b.clone()).await;
+    let both = |node: &Node| {
+        condition(node, "Thermal")
+            .is_some_and(|(_, m)| m.contains("GPU:0 ") && m.contains("GPU:1 "))
+    };
+    let node = cluster.until("c-one", "both faults", both).await;
+    assert_eq!(condition(&node, "Thermal").unwrap().0, "True");
+    assert_eq!(
+        annotation(&node, "warden.dev/conditions"),
+        Some(r#"["Thermal"]"#)
+    );
+    let message = condition(&node, "Thermal").unwrap().1;
+    assert!(
+        message.starts_with("ErrorCode:79 GPU:0 Thermal failed on GPU 0 Recommended Action=NONE;"),
+        "{message}"
+    );
+    controller.append(healthy(&a)).await;
+    let one = |node: &Node| condition(node, "Thermal").is_some_and(|(_, m)| !m.contains("GPU:0 "));
+    cluster.until("c-one", "one fault", one).await;
+    controller.append(healthy(&b)).await;
+    let well = |node: &Node| condition(node, "Thermal") == Some(("False", "No Health Failures"));
+    cluster.until("c-one", "well", well).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreign_conditions_stay_and_what_no_check_speaks_for_goes() {
+    let cluster = Cluster::with_nodes(&["c-foreign"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let foreign = json!({
+        "metadata": { "annotations": { "warden.dev/conditions": r#"["Retired"]"# } },
+        "status": { "conditions": [
+            { "type": "KernelDeadlock", "status": "False", "reason": "r", "message": "npd" },
+            { "type": "Retired", "status": "True", "reason": "RetiredIsNotHealthy", "message": "m;" },
+        ] },
+    });
+    let params = PatchParams::default();
+    cluster
+        .nodes
+        .patch_status("c-foreign", &params, &Patch::Strategic(foreign))
+        .await
+        .unwrap();
+    let controller = start(&cluster, &folder).await;
+    let gone = |node: &Node| condition(node, "Retired").is_none();
+    let node = cluster
+        .until("c-foreign", "the retired check's condition to go", gone)
+        .await;
+    assert_eq!(annotation(&node, "warden.dev/conditions"), Some("[]"));
+    controller
+        .append(fatal("c-foreign", "KernelDeadlock", "0"))
+        .await;
+    controller.append(fatal("c-foreign", "Ready", "0")).await;
+    controller.append(fatal("c-foreign", "Ours", "0")).await;
+    let ours = |node: &Node| condition(node, "Ours").is_some();
+    let node = cluster.until("c-foreign", "our own condition", ours).await;
+    assert_eq!(condition(&node, "KernelDeadlock"), Some(("False", "npd")));
+    assert_eq!(condition(&node, "Ready").unwrap().0, "True");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn warnings_become_events_that_count_also_over_a_restart() {
+    let cluster = Cluster::with_nodes(&["c-event"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let controller = start(&cluster, &folder).await;
+    controller.append(warning("c-event", "low power")).await;
+    let counts = |want: Vec<(String, i32)>| {
+        let cluster = &cluster;
+        wait_for(format!("{want:?}"), SOON, move || {
+            let want = want.clone();
+            async move {
+                let found = events(cluster, "c-event").await;
+                anyhow::ensure!(found == want, "{found:?}");
+                Ok(Some(()))
+            }
+        })
+    };
+    counts(vec![("Power".into(), 1)]).await.unwrap();
+    // The healthy word in between makes the next one news, and not a repeat.
+    controller.append(healthy(&warning("c-event", ""))).await;
+    controller.append(warning("c-event", "low power")).await;
+    counts(vec![("Power".into(), 2)]).await.unwrap();
+    controller.kill().await;
+    let controller = start(&cluster, &folder).await;
+    controller.append(healthy(&warning("c-event", ""))).await;
+    controller.append(warning("c-event", "low power")).await;
+    counts(vec![("Power".into(), 3)]).await.unwrap();
+    // What is only stored or analysed is nobody's Event.
+    let mut silent = warning("c-event", "silent");
+    silent.strategy = ProcessingStrategy::StoreOnly;
+    controller.append(silent).await;
+    controller.append(healthy(&warning("c-event", ""))).await;
+    controller.append(warning("c-event", "other words")).await;
+    wait_for("two Events", SOON, || async {
+        let found = events(&cluster, "c-event").await;
+        anyhow::ensure!(found.len() == 2, "{found:?}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_condition_that_someone_changed_is_set_right() {
+    let cluster = Cluster::with_nodes(&["c-changed"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let controller = start(&cluster, &folder).await;
+    controller.append(fatal("c-changed", "Thermal", "0")).await;
+    let bad = |node: &Node| condition(node, "Thermal").is_some_and(|(status, _)| status == "True");
+    cluster.until("c-changed", "bad", bad).await;
+    let wrong = json!({ "status": { "conditions": [
+        { "type": "Thermal", "status": "False", "reason": "x", "message": "x" }] } });
+    let params = PatchParams::default();
+    cluster
+        .nodes
+        .patch_status("c-changed", &params, &Patch::Strategic(wrong))
+        .await
+        .unwrap();
+    cluster.until("c-changed", "bad again", bad).await;
+}

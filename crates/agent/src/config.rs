@@ -167,7 +167,7 @@ struct Draft {
 }
 
 /// Every key with its allowed form; the order is that of the reference page.
-const KEYS: [(&str, &str); 19] = [
+pub const KEYS: [(&str, &str); 19] = [
     ("node_name", "a DNS subdomain: the node's name"),
     ("state_dir", "an absolute path"),
     ("boot_id_file", "an absolute path"),

@@ -270,10 +270,17 @@ impl Core {
     }
 
     fn stored(&self, numbers: &[u64]) {
-        let recovered = self.lock().note_stored(numbers);
+        let (recovered, again) = {
+            let mut state = self.lock();
+            (state.note_stored(numbers), state.wants_rewrite())
+        };
         self.advance();
+        if again {
+            self.retry.notify_one();
+        }
         if recovered {
             let message = "the spool can be written again";
+            tracing::info!(message);
             self.state_own(own::state("SpoolUnwritable", true, message));
         }
     }

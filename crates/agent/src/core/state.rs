@@ -256,7 +256,15 @@ impl State {
         for number in numbers {
             self.outgoing.note_stored(*number);
         }
-        self.spool.worked()
+        let recovered = self.spool.worked();
+        // Once is not enough to believe it: the next try must not wait for the next event.
+        self.rewrite |= self.spool.raised;
+        recovered
+    }
+
+    /// Whether something is to be written again.
+    pub(super) fn wants_rewrite(&self) -> bool {
+        self.rewrite
     }
 
     /// Answers whether the spool is a fault of its own now.

@@ -5,7 +5,7 @@
 //! - An event of an identity that is not open needs no token, so that a fault is never held up by
 //!   its sender's noise.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use health_event::{HealthEvent, keys};
 use jiff::{SignedDuration, Timestamp};
@@ -58,7 +58,7 @@ pub(super) struct Admission {
     numbers: HashMap<[u8; 32], u64>,
     taken: VecDeque<(Timestamp, [u8; 32])>,
     buckets: BTreeMap<Caller, Bucket>,
-    open: HashMap<(u32, [u8; 16]), ()>,
+    open: HashSet<(u32, [u8; 16])>,
     skewed: BTreeMap<String, Timestamp>,
 }
 
@@ -74,6 +74,7 @@ impl Admission {
         self.forget(now);
         let (mut new, mut known, mut seen) = (Vec::new(), Vec::new(), Vec::new());
         let mut needed: BTreeMap<&str, f64> = BTreeMap::new();
+        let mut opening = HashSet::new();
         for (index, candidate) in batch.iter().enumerate() {
             if let Some(hash) = &candidate.hash {
                 if let Some(number) = self.numbers.get(hash) {
@@ -86,7 +87,8 @@ impl Admission {
                 seen.push(hash);
             }
             new.push(index);
-            if !self.passes(uid, &candidate.event) {
+            let identity = (uid, identity_of(&candidate.event));
+            if !self.passes(identity, &candidate.event) || !opening.insert(identity) {
                 *needed.entry(candidate.event.agent.as_str()).or_default() += 1.0;
             }
         }
@@ -109,7 +111,7 @@ impl Admission {
         if candidate.event.is_healthy {
             self.open.remove(&identity);
         } else if self.open.len() < MAX_OPEN {
-            self.open.insert(identity, ());
+            self.open.insert(identity);
         }
         let Some(hash) = candidate.hash else { return };
         if self.taken.len() >= MAX_DUPLICATES
@@ -139,8 +141,8 @@ impl Admission {
     }
 
     /// Whether an event needs no token: it opens what is not open.
-    fn passes(&self, uid: u32, event: &HealthEvent) -> bool {
-        let known = self.open.contains_key(&(uid, identity_of(event)));
+    fn passes(&self, identity: (u32, [u8; 16]), event: &HealthEvent) -> bool {
+        let known = self.open.contains(&identity);
         if event.is_healthy {
             known
         } else {

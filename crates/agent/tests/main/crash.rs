@@ -7,7 +7,7 @@ async fn wherever_the_agent_dies_what_it_read_arrives() {
         .into_iter()
         .filter(|p| !p.contains("compact"))
     {
-        let controller = Controller::start().await;
+        let controller = Controller::start();
         let mut setup = Setup::new();
         let flags = setup.flags.clone();
         setup.flag("--crash-at", place);

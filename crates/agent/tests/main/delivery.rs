@@ -5,7 +5,7 @@ use crate::kit::{Controller, Setup, record, until, xid};
 
 #[tokio::test]
 async fn a_line_of_the_pipe_arrives_as_an_event_and_settles() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let mut setup = Setup::new();
     let agent = setup.start(&controller.url());
     setup.log(&record(1, "usb 1-1: new device"));
@@ -26,7 +26,7 @@ async fn a_line_of_the_pipe_arrives_as_an_event_and_settles() {
 
 #[tokio::test]
 async fn user_records_count_only_when_asked_for() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let mut setup = Setup::new();
     let agent = setup.start(&controller.url());
     let user = |n: u64| xid(n, 79, 1).replacen("3,", "11,", 1);
@@ -45,7 +45,7 @@ async fn user_records_count_only_when_asked_for() {
 
 #[tokio::test]
 async fn a_thousand_events_of_an_absent_controller_arrive_once_and_in_order() {
-    let mut controller = Controller::absent().await;
+    let mut controller = Controller::absent();
     let mut setup = Setup::new();
     let _agent = setup.start(&controller.url());
     for n in 1..=1_000 {
@@ -55,7 +55,7 @@ async fn a_thousand_events_of_an_absent_controller_arrive_once_and_in_order() {
         setup.logged().contains("not connected").then_some(())
     })
     .await;
-    controller.up().await;
+    controller.up();
     controller.events(1_000).await;
     let numbers = controller.see(|r| r.numbers());
     assert!(numbers.is_sorted_by(|a, b| a < b), "in order, none twice");
@@ -67,7 +67,7 @@ async fn a_thousand_events_of_an_absent_controller_arrive_once_and_in_order() {
 
 #[tokio::test]
 async fn a_controller_that_comes_and_goes_gets_every_event_once_and_a_report_each_time() {
-    let mut controller = Controller::start().await;
+    let mut controller = Controller::start();
     let mut setup = Setup::new();
     let _agent = setup.start(&controller.url());
     for round in 0..3_u64 {
@@ -75,9 +75,9 @@ async fn a_controller_that_comes_and_goes_gets_every_event_once_and_a_report_eac
         let count = usize::try_from(round).unwrap() * 2 + 1;
         controller.events(count).await;
         let reports = controller.see(|r| r.reports.len());
-        controller.down().await;
+        controller.down();
         setup.log(&xid(round * 2 + 2, 79, 1));
-        controller.up().await;
+        controller.up();
         controller.events(count + 1).await;
         until("a report after the reconnect", || {
             controller.see(|r| (r.reports.len() > reports).then_some(()))
@@ -89,7 +89,7 @@ async fn a_controller_that_comes_and_goes_gets_every_event_once_and_a_report_eac
 
 #[tokio::test]
 async fn answers_that_are_no_verdict_keep_the_event() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     controller.see(|r| {
         r.answers = vec![
             Err(Status::unavailable("starting")),
@@ -108,14 +108,14 @@ async fn answers_that_are_no_verdict_keep_the_event() {
 
 #[tokio::test]
 async fn one_bad_event_is_put_aside_and_the_others_go_on() {
-    let mut controller = Controller::absent().await;
+    let mut controller = Controller::absent();
     controller.see(|r| r.bad_code = Some("31".into()));
     let mut setup = Setup::new();
     let _agent = setup.start(&controller.url());
     for n in 1..=40 {
         setup.log(&xid(n, if n == 23 { 31 } else { 79 }, 1));
     }
-    controller.up().await;
+    controller.up();
     // 39 of the kernel log and the gap record.
     controller.events(40).await;
     let want: Vec<u64> = (1..=40).filter(|n| *n != 23).collect();

@@ -23,7 +23,7 @@ fn write_line(text: &str) {
 #[tokio::test]
 async fn a_line_of_the_real_ring_arrives_and_nothing_from_before_the_start() {
     let _lock = ring_lock();
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let mut setup = Setup::new();
     let domain = 0xf00e_u32;
     let line =

@@ -5,7 +5,7 @@ use crate::kit::{Controller, Setup, record, until, xid};
 
 #[tokio::test]
 async fn after_a_reboot_what_is_not_found_again_recovers_and_then_the_agent_settles() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let mut setup = Setup::new();
     let agent = setup.start(&controller.url());
     setup.log(&xid(500, 79, 1));
@@ -35,7 +35,7 @@ async fn after_a_reboot_what_is_not_found_again_recovers_and_then_the_agent_sett
 
 #[tokio::test]
 async fn a_restart_in_the_same_boot_repeats_nothing_and_forgets_nothing() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let mut setup = Setup::new();
     let agent = setup.start(&controller.url());
     setup.log(&xid(1, 79, 1));
@@ -62,7 +62,7 @@ async fn a_restart_in_the_same_boot_repeats_nothing_and_forgets_nothing() {
 
 #[tokio::test]
 async fn the_list_is_sent_when_asked_for_and_only_then() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let mut setup = Setup::new();
     let _agent = setup.start(&controller.url());
     setup.log(&xid(1, 79, 1));
@@ -81,8 +81,8 @@ async fn the_list_is_sent_when_asked_for_and_only_then() {
     controller.see(|r| r.replies = vec![asks, quiet]);
     // A change of state makes it report: another fault does not, a reconnect does.
     let mut controller = controller;
-    controller.down().await;
-    controller.up().await;
+    controller.down();
+    controller.up();
     let report = until("the list", || {
         controller.see(|r| r.reports.iter().find(|report| report.has_list).cloned())
     })
@@ -94,7 +94,7 @@ async fn the_list_is_sent_when_asked_for_and_only_then() {
 
 #[tokio::test]
 async fn a_lost_spool_takes_over_what_the_controller_has_open_before_it_settles() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let mut setup = Setup::new();
     let agent = setup.start(&controller.url());
     setup.log(&xid(10, 79, 1));
@@ -146,7 +146,7 @@ async fn a_lost_spool_takes_over_what_the_controller_has_open_before_it_settles(
 
 #[tokio::test]
 async fn at_a_first_start_old_records_are_only_stored() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let mut setup = Setup::new();
     setup.flag("--first-start-lookback", "0");
     setup.log(&xid(1, 79, 1));

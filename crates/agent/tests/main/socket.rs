@@ -51,7 +51,7 @@ pub(crate) async fn send(setup: &Setup, events: Vec<HealthEvent>) -> Result<(), 
 
 #[tokio::test]
 async fn an_event_of_the_socket_gets_id_order_and_node_and_loses_what_is_ours_to_say() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let setup = Setup::new();
     let agent = setup.start(&controller.url());
     let mut sent = event("bad sector");
@@ -80,7 +80,7 @@ async fn an_event_of_the_socket_gets_id_order_and_node_and_loses_what_is_ours_to
 
 #[tokio::test]
 async fn every_bad_input_has_its_answer_and_stores_nothing() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let setup = Setup::new();
     let _agent = setup.start(&controller.url());
     let with = |change: &dyn Fn(&mut HealthEvent)| {
@@ -170,7 +170,7 @@ async fn every_bad_input_has_its_answer_and_stores_nothing() {
 
 #[tokio::test]
 async fn odd_values_are_taken_with_what_they_mean() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let setup = Setup::new();
     let _agent = setup.start(&controller.url());
     let mut odd = event(&"m".repeat(20_000));
@@ -192,7 +192,7 @@ async fn odd_values_are_taken_with_what_they_mean() {
 
 #[tokio::test]
 async fn without_a_controller_an_acknowledged_event_survives_kill_nine() {
-    let mut controller = Controller::absent().await;
+    let mut controller = Controller::absent();
     let setup = Setup::new();
     let agent = setup.start(&controller.url());
     for n in 0..20 {
@@ -203,7 +203,7 @@ async fn without_a_controller_an_acknowledged_event_survives_kill_nine() {
     agent.kill();
     assert!(setup.socket().exists(), "a killed agent leaves its file");
     let _agent = setup.start(&controller.url());
-    controller.up().await;
+    controller.up();
     controller.events(20).await;
     let messages = controller.see(|r| {
         r.events
@@ -217,7 +217,7 @@ async fn without_a_controller_an_acknowledged_event_survives_kill_nine() {
 
 #[tokio::test]
 async fn a_retried_call_is_one_event() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let setup = Setup::new();
     let _agent = setup.start(&controller.url());
     let (once, untimed) = (event("once"), {
@@ -269,7 +269,7 @@ async fn publish(setup: &Setup, events: Vec<HealthEvent>) -> Result<(), String> 
 
 #[tokio::test]
 async fn the_references_publisher_gets_through() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let setup = Setup::new();
     assert_eq!(
         publish(&setup, vec![event("early")]).await.unwrap_err(),
@@ -294,7 +294,7 @@ async fn the_references_publisher_gets_through() {
 
 #[tokio::test]
 async fn a_flood_of_repeats_is_held_up_and_a_new_fault_is_not() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let setup = Setup::new();
     let _agent = setup.start(&controller.url());
     let repeats = || {
@@ -315,7 +315,7 @@ async fn a_flood_of_repeats_is_held_up_and_a_new_fault_is_not() {
 
 #[tokio::test]
 async fn a_caller_with_its_own_token_is_passed_on_and_never_kept() {
-    let mut controller = Controller::start().await;
+    let mut controller = Controller::start();
     let setup = Setup::new();
     let _agent = setup.start(&controller.url());
     until("the first report", || {
@@ -341,9 +341,9 @@ async fn a_caller_with_its_own_token_is_passed_on_and_never_kept() {
     );
     controller.see(|r| r.answers = vec![Err(Status::permission_denied("not yours"))]);
     assert_eq!(call().await.unwrap_err().code(), Code::PermissionDenied);
-    controller.down().await;
+    controller.down();
     assert_eq!(call().await.unwrap_err().code(), Code::Unavailable);
-    controller.up().await;
+    controller.up();
     send(&setup, vec![event("own")]).await.unwrap();
     controller.events(2).await;
     assert_eq!(
@@ -355,7 +355,7 @@ async fn a_caller_with_its_own_token_is_passed_on_and_never_kept() {
 
 #[tokio::test]
 async fn peers_can_be_limited_to_some_users() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let mut setup = Setup::new();
     let config = setup.path("agent.toml");
     std::fs::write(&config, "[socket]\nuids = [4711]\n").unwrap();

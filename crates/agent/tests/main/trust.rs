@@ -2,7 +2,7 @@ use crate::kit::{Controller, Setup, Tls, until, xid};
 
 #[tokio::test]
 async fn the_token_is_read_anew_when_its_file_changes() {
-    let controller = Controller::start().await;
+    let controller = Controller::start();
     let mut setup = Setup::new();
     let token = setup.path("token");
     setup.flag("--token-file", &token.display().to_string());
@@ -42,7 +42,7 @@ async fn the_token_is_read_anew_when_its_file_changes() {
 #[tokio::test]
 async fn with_tls_the_agent_starts_without_its_ca_and_connects_when_it_appears() {
     let tls = Tls::new("warden.warden.svc");
-    let controller = Controller::start_tls(&tls).await;
+    let controller = Controller::start_tls(&tls);
     let mut setup = Setup::new();
     let ca = setup.path("ca.crt");
     setup.flag("--ca-file", &ca.display().to_string());

@@ -35,7 +35,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => Just(Step::Push),
-        3 => any::<bool>().prop_map(|ok| Step::Commit(ok)),
+        3 => any::<bool>().prop_map(Step::Commit),
         3 => Just(Step::Tell),
         1 => Just(Step::Again),
         3 => (1_usize..6, any::<bool>()).prop_map(|(limit, delivered)| Step::Send { limit, delivered }),

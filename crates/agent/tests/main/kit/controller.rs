@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 
 use health_event::{HealthEvent, Order, keys};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Identity, ServerTlsConfig};
 use tonic::{Request, Response, Status};
@@ -67,6 +66,18 @@ impl Received {
             .collect()
     }
 
+    /// The same, without events that came a second time under their id.
+    pub(crate) fn first_numbers(&self) -> Vec<u64> {
+        let mut seen = std::collections::HashSet::new();
+        let first = |e: &&HealthEvent| seen.insert(e.id.clone());
+        let events = self.events.iter().filter(first).cloned().collect();
+        let first = Self {
+            events,
+            ..Self::default()
+        };
+        first.numbers()
+    }
+
     /// The detector's state in the last report.
     pub(crate) fn state(&self, detector: &str) -> Option<DetectorState> {
         self.state_of(self.reports.last()?, detector)
@@ -116,66 +127,75 @@ pub(crate) struct Controller {
     received: Arc<Mutex<Received>>,
     address: SocketAddr,
     tls: Option<ServerTlsConfig>,
-    stop: Option<Arc<Notify>>,
-    task: Option<tokio::task::JoinHandle<()>>,
+    running: Option<(
+        tokio::sync::oneshot::Sender<()>,
+        std::thread::JoinHandle<()>,
+    )>,
 }
 
 impl Controller {
     /// Starts on a free port.
-    pub(crate) async fn start() -> Self {
-        let mut controller = Self::absent().await;
-        controller.up().await;
+    pub(crate) fn start() -> Self {
+        let mut controller = Self::absent();
+        controller.up();
         controller
     }
 
     /// The same with TLS.
-    pub(crate) async fn start_tls(tls: &Tls) -> Self {
-        let mut controller = Self::absent().await;
+    pub(crate) fn start_tls(tls: &Tls) -> Self {
+        let mut controller = Self::absent();
         controller.tls = Some(ServerTlsConfig::new().identity(tls.identity.clone()));
-        controller.up().await;
+        controller.up();
         controller
     }
 
     /// A port on which nothing listens yet.
-    pub(crate) async fn absent() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    pub(crate) fn absent() -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         Self {
             received: Arc::default(),
             address: listener.local_addr().unwrap(),
             tls: None,
-            stop: None,
-            task: None,
+            running: None,
         }
     }
 
     /// Listens.
-    pub(crate) async fn up(&mut self) {
-        let listener = TcpListener::bind(self.address).await.unwrap();
-        let stop = Arc::new(Notify::new());
+    pub(crate) fn up(&mut self) {
+        let listener = std::net::TcpListener::bind(self.address).unwrap();
+        listener.set_nonblocking(true).unwrap();
         let service = Service(Arc::clone(&self.received));
-        let signal = Arc::clone(&stop);
-        self.stop = Some(stop);
         let mut builder = tonic::transport::Server::builder();
         if let Some(tls) = &self.tls {
             builder = builder.tls_config(tls.clone()).unwrap();
         }
-        self.task = Some(tokio::spawn(async move {
-            let server = builder
-                .add_service(PlatformConnectorServer::new(service.clone()))
-                .add_service(AgentServer::new(service))
-                .serve_with_incoming(TcpListenerStream::new(listener));
-            tokio::select! {
-                result = server => result.unwrap(),
-                () = signal.notified() => {}
-            }
-        }));
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        // A runtime of its own: when it goes, all connections go with it, as with a process.
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async move {
+                let listener = TcpListener::from_std(listener).unwrap();
+                let server = builder
+                    .add_service(PlatformConnectorServer::new(service.clone()))
+                    .add_service(AgentServer::new(service))
+                    .serve_with_incoming(TcpListenerStream::new(listener));
+                tokio::select! {
+                    result = server => result.unwrap(),
+                    _ = stopped => {}
+                }
+            });
+        });
+        self.running = Some((stop, thread));
     }
 
     /// Ends all connections and stops listening.
-    pub(crate) async fn down(&mut self) {
-        if let (Some(stop), Some(task)) = (self.stop.take(), self.task.take()) {
-            stop.notify_one();
-            task.await.unwrap();
+    pub(crate) fn down(&mut self) {
+        if let Some((stop, thread)) = self.running.take() {
+            drop(stop);
+            thread.join().unwrap();
         }
     }
 
@@ -205,6 +225,12 @@ impl Controller {
     /// Looks at what came in.
     pub(crate) fn see<T>(&self, look: impl FnOnce(&mut Received) -> T) -> T {
         look(&mut self.received.lock().unwrap())
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.down();
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use decide::rules::{NodeValue, RuleSets, shipped};
 use health_event::{Entity, HealthEvent, RecommendedAction, checks};
 use jiff::Timestamp;
@@ -137,9 +137,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_events_match_nothing() -> anyhow::Result<()> {
-        let row = run(Duration::from_millis(1)).context("one chunk of decisions")?;
+    fn the_events_match_nothing() {
+        let row = run(Duration::from_millis(1)).unwrap();
         assert!(row.measured.ends_with("a second"));
-        Ok(())
     }
 }

@@ -40,9 +40,10 @@ impl Facts {
         } else {
             "release"
         };
-        let ring = kernel_ring().map_or("unknown".to_owned(), |bytes| {
-            format!("{} KiB", bytes / 1024)
-        });
+        let ring = kernel_ring().map_or_else(
+            || "unknown".to_owned(),
+            |bytes| format!("{} KiB", bytes / 1024),
+        );
         Ok(Self {
             date: Zoned::now().date().to_string(),
             commit: commit(),
@@ -126,10 +127,7 @@ fn memory(meminfo: &str) -> String {
         let kib = line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?;
         kib.trim().parse::<u64>().ok()
     });
-    total.map_or_else(
-        || "unknown".to_owned(),
-        |kib| format!("{} MiB", kib / 1024),
-    )
+    total.map_or_else(|| "unknown".to_owned(), |kib| format!("{} MiB", kib / 1024))
 }
 
 fn commit() -> String {

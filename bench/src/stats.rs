@@ -72,7 +72,7 @@ pub(crate) fn millis(duration: Duration) -> f64 {
 
 /// Counts below 2^52 are exact.
 pub(crate) fn float(count: usize) -> f64 {
-    u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
+    u32::try_from(count).map_or_else(|_| f64::from(u32::MAX), f64::from)
 }
 
 /// How many a second.
@@ -121,7 +121,15 @@ mod tests {
         let shown = [0.0, 0.012_34, 7.456, 12.34, 345.6, 1_234.0, 1_234_567.0].map(number);
         assert_eq!(
             shown,
-            ["0.00", "0.0123", "7.46", "12.3", "346", "1,234", "1,234,567"]
+            [
+                "0.00",
+                "0.0123",
+                "7.46",
+                "12.3",
+                "346",
+                "1,234",
+                "1,234,567"
+            ]
         );
     }
 

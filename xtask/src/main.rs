@@ -1,6 +1,7 @@
 //! Generators and checks of the repository: `cargo run -p xtask -- check`.
 
 mod names;
+mod pages;
 mod rows;
 
 use std::path::{Path, PathBuf};
@@ -17,7 +18,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Fail on names outside their place and on acceptance rows without a test.
+    /// Write the reference pages again.
+    Generate,
+    /// Fail on stale pages, names outside their place and acceptance rows without a test.
     Check,
     /// Print which acceptance rows are tested, differ, or are open.
     Rows,
@@ -31,8 +34,10 @@ fn main() -> anyhow::Result<()> {
     let root = root()?;
     match Arguments::parse().command {
         Command::Rows => println!("{}", rows::count(&root)?),
+        Command::Generate => pages::write(&root)?,
         Command::Check => {
-            let mut faults = names::misplaced(&root)?;
+            let mut faults = pages::stale(&root);
+            faults.extend(names::misplaced(&root)?);
             let rows = rows::count(&root)?;
             println!("{rows}");
             faults.extend(rows.open.iter().map(|row| {

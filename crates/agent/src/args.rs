@@ -65,6 +65,10 @@ pub(crate) struct Args {
     /// Log filter: a level, or TARGET=LEVEL parted by commas.
     #[arg(long, env = "WARDEN_LOG", value_name = "FILTER")]
     log_filter: Option<String>,
+    /// Only check a configuration: prints everything that is wrong with it as TOML (`[[fault]]`
+    /// with key, value, allowed), and exits with 2 if anything is.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) check_config: Option<PathBuf>,
     /// For tests: die at this place.
     #[cfg(debug_assertions)]
     #[arg(long, hide = true, value_name = "NAME[:N]")]
@@ -76,6 +80,7 @@ impl Args {
     pub(crate) fn values(&self) -> Vec<(&'static str, String)> {
         let Self {
             config: _,
+            check_config: _,
             node_name,
             state_dir,
             socket,

@@ -2,6 +2,8 @@
 
 mod args;
 
+use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use agent::config;
@@ -14,6 +16,12 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(file) = &args.check_config {
+        return check(file, &args).unwrap_or_else(|error| {
+            complain(&error);
+            ExitCode::FAILURE
+        });
+    }
     let (config, logging) = match load(&args) {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -38,6 +46,44 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `--check-config FILE`: everything that is wrong, as TOML. The node's name comes from the environment of
+/// the pod, so that a file without one is whole.
+fn check(file: &Path, args: &Args) -> anyhow::Result<ExitCode> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("configuration file {} can't be read", file.display()))?;
+    let mut flags = args.values();
+    if config::value_of(&text, "node_name").is_none() {
+        flags.push(("node_name", "checked".to_owned()));
+    }
+    let faults = config::load(&text, &flags)
+        .err()
+        .map(|error| error.0)
+        .unwrap_or_default();
+    let mut out = std::io::stdout().lock();
+    for config::Fault {
+        key,
+        value,
+        allowed,
+    } in &faults
+    {
+        let texts = [
+            ("key", Some(key)),
+            ("value", value.as_ref()),
+            ("allowed", Some(allowed)),
+        ];
+        let texts = texts
+            .into_iter()
+            .filter_map(|(k, v)| Some((k.to_owned(), v?.as_str().into())));
+        writeln!(out, "[[fault]]\n{}", texts.collect::<toml::Table>())?;
+    }
+    let wrong = !faults.is_empty();
+    Ok(if wrong {
+        ExitCode::from(USAGE)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 struct Logging {

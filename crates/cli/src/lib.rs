@@ -6,9 +6,22 @@
 
 use clap::{Parser, Subcommand};
 
+pub mod api;
+mod ask;
+pub mod breaker;
+pub mod close;
 pub mod completions;
+pub mod config;
+pub mod explain;
+pub mod hold;
+pub mod inject;
 pub mod output;
+pub mod release;
 pub mod scan;
+pub mod status;
+pub mod timeline;
+mod tls;
+mod words;
 
 /// Finds hardware faults on Kubernetes GPU nodes, and shows what Warden does about them.
 #[derive(Debug, Parser)]
@@ -30,6 +43,24 @@ asked for is unhealthy; 2 usage or input/output error.";
 pub enum Command {
     /// Decode kernel logs anywhere, without a cluster.
     Scan(scan::Args),
+    /// Show the whole cluster on one screen: nodes out, breaker, silent agents, store.
+    Status(status::Args),
+    /// Tell what is wrong with a node, what was done, what comes next and what you can do.
+    Explain(explain::Args),
+    /// Show step by step what happened to a node or in an incident.
+    Timeline(timeline::Args),
+    /// Show or reset the bound on nodes out of service.
+    Breaker(breaker::Args),
+    /// Take a node out of service until a person releases it.
+    Hold(hold::Args),
+    /// End a hold, or give a node back now.
+    Release(release::Args),
+    /// Close one fault that you know to be over.
+    Close(close::Args),
+    /// Report a health event through the agent's socket on this node.
+    Inject(inject::Args),
+    /// Check a configuration file.
+    Config(config::Args),
     /// Print the completions of a shell.
     Completions(completions::Args),
 }

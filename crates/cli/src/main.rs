@@ -21,6 +21,15 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> anyhow::Result<Exit> {
     match &cli.command {
         Command::Scan(args) => Ok(cli::scan::run(args, &cli.output)?),
+        Command::Status(args) => Ok(cli::status::run(args, &cli.output)?),
+        Command::Explain(args) => Ok(cli::explain::run(args, &cli.output)?),
+        Command::Timeline(args) => Ok(cli::timeline::run(args, &cli.output)?),
+        Command::Breaker(args) => Ok(cli::breaker::run(args, &cli.output)?),
+        Command::Hold(args) => Ok(cli::hold::run(args, &cli.output)?),
+        Command::Release(args) => Ok(cli::release::run(args, &cli.output)?),
+        Command::Close(args) => Ok(cli::close::run(args, &cli.output)?),
+        Command::Inject(args) => Ok(cli::inject::run(args, &cli.output)?),
+        Command::Config(args) => Ok(cli::config::run(args, &cli.output)?),
         Command::Completions(args) => Ok(cli::completions::run(args)?),
     }
 }

@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anstream::{AutoStream, ColorChoice};
-use anstyle::{AnsiColor, Style};
+use anstyle::AnsiColor;
+pub use anstyle::Style;
 
 /// For people: standard output without colours when it is no terminal or `NO_COLOR` is set.
 pub type Stdout = AutoStream<io::StdoutLock<'static>>;
@@ -52,6 +53,24 @@ impl Options {
             Color::Never => AutoStream::new(stdout, ColorChoice::Never),
         }
     }
+}
+
+/// A reader that went away (`| head`) has seen what it wanted.
+///
+/// # Errors
+/// Any other reason why the output could not be written.
+pub fn unless_gone(printed: io::Result<()>) -> io::Result<()> {
+    match printed {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// `1 node`, `2 nodes`.
+pub fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
 }
 
 /// How the program ends.

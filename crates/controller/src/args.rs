@@ -21,6 +21,11 @@ pub struct Args {
     #[arg(long)]
     pub insecure_local: bool,
 
+    /// Only check a configuration: prints everything that is wrong with it as TOML (`[[fault]]`
+    /// with key, value, allowed), and exits with 2 if anything is.
+    #[arg(long, value_name = "FILE")]
+    pub check_config: Option<PathBuf>,
+
     /// Stop, as kill -9 would, at a named point (test builds).
     #[cfg(debug_assertions)]
     #[arg(long, value_name = "POINT", value_parser = clap::builder::PossibleValuesParser::new(crate::crash::POINTS))]

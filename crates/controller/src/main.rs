@@ -1,17 +1,24 @@
 //! `warden-controller`.
 
+use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Parser as _;
 use controller::args::Args;
-use controller::config::ConfigError;
+use controller::config::{ConfigError, Problem};
 use controller::run;
 
 /// A configuration that can't be used, and a command line that can't.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let prepared = match run::prepare(Args::parse()) {
+    let args = Args::parse();
+    if let Some(file) = &args.check_config {
+        return check(file).unwrap_or_else(|error| fail(&error));
+    }
+    let prepared = match run::prepare(args) {
         Ok(prepared) => prepared,
         Err(error) => return fail(&error),
     };
@@ -29,6 +36,32 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
+}
+
+/// `--check-config FILE`: everything that is wrong, as TOML.
+fn check(file: &Path) -> anyhow::Result<ExitCode> {
+    let reading = || format!("reading the configuration {}", file.display());
+    let problems = run::check(&std::fs::read_to_string(file).with_context(reading)?);
+    let mut out = std::io::stdout().lock();
+    for Problem {
+        key,
+        value,
+        allowed,
+    } in &problems
+    {
+        let texts = [("key", key), ("value", value), ("allowed", allowed)];
+        let fault: toml::Table = texts
+            .map(|(k, v)| (k.to_owned(), v.as_str().into()))
+            .into_iter()
+            .collect();
+        writeln!(out, "[[fault]]\n{fault}")?;
+    }
+    let wrong = !problems.is_empty();
+    Ok(if wrong {
+        ExitCode::from(USAGE)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 #[expect(

@@ -57,6 +57,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
         config,
         kubeconfig,
         insecure_local,
+        check_config: _,
         crash_at,
     } = args;
     #[cfg(not(debug_assertions))]
@@ -64,6 +65,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
         config,
         kubeconfig,
         insecure_local,
+        check_config: _,
     } = args;
     #[cfg(debug_assertions)]
     if let Some(point) = crash_at {
@@ -88,6 +90,19 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
         kubeconfig,
         insecure_local,
     })
+}
+
+/// Everything that is wrong with a configuration's text: what [`prepare`] would refuse.
+pub fn check(text: &str) -> Vec<Problem> {
+    match Config::parse(text).and_then(|config| check_rules(&config)) {
+        Ok(()) => Vec::new(),
+        Err(ConfigError::Problems(problems)) => problems,
+        Err(ConfigError::Syntax(why)) => vec![Problem {
+            key: String::new(),
+            value: why,
+            allowed: "a TOML document".to_owned(),
+        }],
+    }
 }
 
 /// Plaintext, without tokens, on loopback: whatever else is configured to listen is refused.

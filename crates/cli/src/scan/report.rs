@@ -6,7 +6,7 @@ use detect::{Finding, Severity};
 use serde::Serialize;
 
 use super::group::{Group, Groups, Place};
-use crate::output::{BOLD, Cell, DIM, GREEN, PLAIN, RED, Table, YELLOW, harmless};
+use crate::output::{BOLD, Cell, DIM, GREEN, PLAIN, RED, Table, YELLOW, counted, harmless};
 
 /// One statement of one line; the fields and their order are a contract.
 #[derive(Serialize)]
@@ -160,11 +160,6 @@ pub(super) fn table(
         table.row(cells(name, group), &note(group));
     }
     table.print(out)
-}
-
-fn counted(count: u64, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{plural}")
 }
 
 /// The address, and the UUID where the log tells it.

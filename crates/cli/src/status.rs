@@ -1,0 +1,173 @@
+//! `warden status`: the whole cluster on one screen.
+
+use std::io::{self, Write};
+
+use wire::api::{BreakerPool, NodeLine, Status};
+
+use crate::api::{ApiError, Connection};
+use crate::breaker;
+use crate::output::{
+    BOLD, Cell, DIM, Exit, Format, GREEN, Options, PLAIN, RED, Style, Table, YELLOW,
+};
+use crate::output::{counted, harmless, unless_gone};
+use crate::words::{self, Clock};
+
+/// Nodes that are printed.
+const SHOWN: usize = 50;
+
+/// Of which controller.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    connection: Connection,
+    /// Exit with 1 if the controller is not ready, a node is out or withheld, a breaker is tripped
+    /// or an agent is silent.
+    #[arg(long)]
+    check: bool,
+}
+
+/// Asks and prints.
+///
+/// # Errors
+/// [`ApiError`].
+pub fn run(args: &Args, options: &Options) -> Result<Exit, ApiError> {
+    let api = args.connection.open()?;
+    let status = api.get::<Status>("/api/v1/status")?;
+    let pools = api.get::<Vec<BreakerPool>>("/api/v1/breaker")?;
+    let nodes = api.get::<Vec<NodeLine>>("/api/v1/nodes")?;
+    let mut out = options.stdout();
+    let printed = match options.format {
+        Format::Json => writeln!(
+            out,
+            r#"{{"status":{},"breaker":{},"nodes":{}}}"#,
+            status.json, pools.json, nodes.json
+        ),
+        Format::Text => {
+            let clock = Clock::new(status.at);
+            print(&mut out, &status.value, &pools.value, &nodes.value, &clock)
+        }
+    };
+    unless_gone(printed.and_then(|()| out.flush()))?;
+    let wrong = !is_well(&status.value) || pools.value.iter().any(|pool| pool.tripped);
+    Ok(if args.check && wrong {
+        Exit::Unhealthy
+    } else {
+        Exit::Clean
+    })
+}
+
+fn is_well(status: &Status) -> bool {
+    status.ready && status.out == 0 && status.withheld == 0 && status.agents_silent == 0
+}
+
+fn print(
+    out: &mut impl Write,
+    status: &Status,
+    pools: &[BreakerPool],
+    nodes: &[NodeLine],
+    clock: &Clock,
+) -> io::Result<()> {
+    head(out, status)?;
+    writeln!(out)?;
+    breaker::table(out, pools, clock)?;
+    let odd: Vec<&NodeLine> = nodes.iter().filter(|node| is_odd(node)).collect();
+    if odd.is_empty() {
+        return writeln!(out, "\n{GREEN}No node is out, withheld or silent.{GREEN:#}");
+    }
+    writeln!(out)?;
+    let mut table = Table::new(&[
+        "NODE", "STATE", "POOL", "FAULTS", "AGENT", "READY", "CORDONED",
+    ]);
+    for node in odd.iter().take(SHOWN) {
+        table.row(cells(node), "");
+    }
+    table.print(out)?;
+    let more = odd.len().saturating_sub(SHOWN);
+    if more > 0 {
+        writeln!(
+            out,
+            "{DIM}and {more} more: warden status --format json{DIM:#}"
+        )?;
+    }
+    writeln!(out, "\nwarden explain NODE tells why, and what to do.")
+}
+
+fn head(out: &mut impl Write, status: &Status) -> io::Result<()> {
+    let (word, style) = if status.ready {
+        ("ready", GREEN)
+    } else {
+        ("NOT READY", RED)
+    };
+    let dry = if status.dry_run {
+        ", dry run: nodes are not touched"
+    } else {
+        ""
+    };
+    writeln!(
+        out,
+        "{BOLD}warden-controller {}{BOLD:#}, profile {}{dry}: {style}{word}{style:#}",
+        harmless(&status.version),
+        harmless(&status.profile)
+    )?;
+    let unready = |part: &&String| !part.ends_with(": ready");
+    for part in status
+        .parts
+        .iter()
+        .filter(unready)
+        .filter(|_| !status.ready)
+    {
+        writeln!(out, "  {YELLOW}{}{YELLOW:#}", harmless(part))?;
+    }
+    let marked = |count: usize, style: Style| if count == 0 { PLAIN } else { style };
+    let (out_by_us, held) = (marked(status.out, RED), marked(status.withheld, YELLOW));
+    writeln!(
+        out,
+        "  nodes   {}: {out_by_us}{} out{out_by_us:#}, {held}{} withheld{held:#}",
+        status.nodes, status.out, status.withheld
+    )?;
+    writeln!(
+        out,
+        "  faults  {} open, {} only observed",
+        status.open_faults, status.observed_faults
+    )?;
+    let silent = marked(status.agents_silent, RED);
+    writeln!(
+        out,
+        "  agents  {silent}{} silent{silent:#}, {} without one",
+        status.agents_silent,
+        counted(status.agents_missing as u64, "node")
+    )?;
+    let store = &status.store;
+    writeln!(
+        out,
+        "  store   {}, events {} to {}, {} free {DIM}({}){DIM:#}",
+        words::bytes(store.live_bytes),
+        store.first_seq,
+        store.last_seq,
+        words::bytes(store.free_bytes),
+        harmless(&store.id)
+    )
+}
+
+fn is_odd(node: &NodeLine) -> bool {
+    node.state.is_some() || node.open_faults > 0 || node.agent == "silent"
+}
+
+fn cells(node: &NodeLine) -> Vec<Cell> {
+    let state = node.state.as_deref();
+    let style = match state {
+        Some("Quarantined" | "Applying") => RED,
+        Some(_) => YELLOW,
+        None => DIM,
+    };
+    let unless = |well: bool, style: Style| if well { PLAIN } else { style };
+    vec![
+        Cell::new(&node.name, BOLD),
+        Cell::new(state.unwrap_or("in service"), style),
+        Cell::new(&node.pool, PLAIN),
+        Cell::new(node.open_faults.to_string(), PLAIN),
+        Cell::new(&node.agent, unless(node.agent != "silent", RED)),
+        Cell::new(&node.ready, unless(node.ready == "True", YELLOW)),
+        Cell::new(if node.cordoned { "yes" } else { "no" }, PLAIN),
+    ]
+}

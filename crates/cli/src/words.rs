@@ -1,0 +1,183 @@
+//! Plain words for what the API says: times, faults, actions, states.
+
+use std::borrow::Cow;
+
+use health_event::checks::{self, ClearedBy};
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+use wire::api;
+
+/// A moment and the reader's time zone (`TZ`, else the system's, else UTC).
+#[derive(Debug, Clone)]
+pub(crate) struct Clock {
+    now: Timestamp,
+    zone: TimeZone,
+}
+
+impl Clock {
+    /// Ages count from `now`.
+    pub(crate) fn new(now: Timestamp) -> Self {
+        Self {
+            now,
+            zone: TimeZone::system(),
+        }
+    }
+
+    /// `2026-09-12 03:12:04 CEST`
+    pub(crate) fn local(&self, at: Timestamp) -> String {
+        let zoned = at.to_zoned(self.zone.clone());
+        zoned.strftime("%Y-%m-%d %H:%M:%S %Z").to_string()
+    }
+
+    /// `8 min`; nothing for what lies ahead.
+    pub(crate) fn age(&self, at: Timestamp) -> String {
+        span(self.now.duration_since(at))
+    }
+
+    /// `2026-09-12 03:12:04 CEST (8 min ago)`
+    pub(crate) fn since(&self, at: Timestamp) -> String {
+        format!("{} ({} ago)", self.local(at), self.age(at))
+    }
+}
+
+/// A length of time in its largest unit, or its two largest: `45 ms`, `1.2 s`, `8 min`, `3 h 5 min`,
+/// `2 d 4 h`.
+pub(crate) fn span(length: SignedDuration) -> String {
+    let millis = length.as_millis().max(0);
+    let (seconds, minutes) = (millis / 1_000, millis / 60_000);
+    let (hours, days) = (minutes / 60, minutes / 1_440);
+    let two = |a: i128, unit: &str, b: i128, smaller: &str| match b {
+        0 => format!("{a} {unit}"),
+        _ => format!("{a} {unit} {b} {smaller}"),
+    };
+    match millis {
+        0..1_000 => format!("{millis} ms"),
+        1_000..10_000 => format!("{seconds}.{} s", millis % 1_000 / 100),
+        10_000..60_000 => format!("{seconds} s"),
+        60_000..600_000 => two(minutes, "min", seconds % 60, "s"),
+        600_000..3_600_000 => format!("{minutes} min"),
+        3_600_000..86_400_000 => two(hours, "h", minutes % 60, "min"),
+        _ => two(days, "d", hours % 24, "h"),
+    }
+}
+
+/// `1.2 GiB`
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let unit = UNITS.iter().find(|(_, size)| count >= *size);
+    match unit {
+        Some((name, size)) => format!("{}.{} {name}", count / size, count % size * 10 / size),
+        None => format!("{count} B"),
+    }
+}
+
+/// What is wrong, in a few words.
+pub(crate) fn fault(fault: &api::Fault) -> String {
+    let code = fault.code.as_str();
+    if fault.check == checks::XID {
+        let number = code.split('.').next().and_then(|code| code.parse().ok());
+        let row = number.and_then(detect::xid::find);
+        return match row {
+            Some(row) => format!("XID {code}: {}", row.description),
+            None => format!("XID {code}: an error number that this version does not know"),
+        };
+    }
+    let words = match fault.check.as_str() {
+        "AgentSilent" => "this node's agent does not report",
+        "KernelLogUnreadable" => "the agent can't read the kernel log",
+        "SpoolUnwritable" => "the agent can't write its spool",
+        "EventsLost" => "the agent had to drop events",
+        "ClockSkew" => "a sender's clock is wrong",
+        _ if code.is_empty() => return fault.check.clone(),
+        _ => return format!("{} {code}", fault.check),
+    };
+    format!("{}: {words}", fault.check)
+}
+
+/// What a sender asks for, in a few words.
+pub(crate) fn action(name: &str) -> Cow<'_, str> {
+    Cow::Borrowed(match name {
+        "NONE" => "nothing",
+        "COMPONENT_RESET" => "reset the part",
+        "CONTACT_SUPPORT" => "a person must look at it",
+        "RUN_FIELDDIAG" => "run the field diagnostic",
+        "RUN_DCGMEUD" => "run DCGM's end-user diagnostic",
+        "RESTART_VM" => "restart the virtual machine",
+        "RESTART_BM" => "reboot the machine",
+        "REPLACE_VM" => "replace the virtual machine",
+        "UNKNOWN" => "the sender does not know",
+        _ => return Cow::Owned(format!("{name} (a repair of this site)")),
+    })
+}
+
+/// How a fault comes to an end.
+pub(crate) fn end(fault: &api::Fault) -> &'static str {
+    match checks::cleared_by(&fault.agent, &fault.check) {
+        ClearedBy::Reboot => "ends with a reboot after which it is not found again",
+        ClearedBy::Reading => "ends when its check reads that all is well",
+        ClearedBy::Either => "ends when its check reads that all is well, or with a reboot",
+    }
+}
+
+/// What a state means for the node.
+pub(crate) fn state(name: &str) -> &str {
+    match name {
+        "Withheld" => "should be out of service, but is withheld",
+        "Observed" => "has faults, but is only observed",
+        "Applying" => "is being taken out of service",
+        "Quarantined" => "is out of service",
+        "Releasing" => "is being given back",
+        "Closed" => "is in service again",
+        other => other,
+    }
+}
+
+/// How an incident ended.
+pub(crate) fn ending(name: &str) -> &str {
+    match name {
+        "Recovered" => "all its faults ended",
+        "ManualUncordon" => "a person uncordoned the node",
+        "ManualUntaint" => "a person removed a taint of Warden's",
+        "NodeDeleted" => "the node was deleted or replaced",
+        "CancelledByPerson" => "a person ended it",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_told_in_its_largest_units() {
+        let table = [
+            (-5, "0 ms"),
+            (45, "45 ms"),
+            (1_250, "1.2 s"),
+            (59_999, "59 s"),
+            (60_000, "1 min"),
+            (505_000, "8 min 25 s"),
+            (3_599_000, "59 min"),
+            (11_100_000, "3 h 5 min"),
+            (86_400_000, "1 d"),
+            (187_200_000, "2 d 4 h"),
+        ];
+        for (millis, want) in table {
+            assert_eq!(span(SignedDuration::from_millis(millis)), want);
+        }
+    }
+
+    #[test]
+    fn bytes_are_told_in_their_largest_unit() {
+        let table = [
+            (0, "0 B"),
+            (1_023, "1023 B"),
+            (1_536, "1.5 KiB"),
+            (5 << 30, "5.0 GiB"),
+        ];
+        for (count, want) in table {
+            assert_eq!(bytes(count), want);
+        }
+        assert_eq!(bytes(u64::MAX), "17179869183.9 GiB");
+    }
+}

@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::kubernetes::{self, Kube};
 use crate::lease::{Leadership, Lease, Settings};
 use crate::nodes::{NodeCache, Wanted, watch};
-use crate::reports::{Reports, watch_silence};
+use crate::reports::{Reports, Silence};
 use crate::stop::{self, Stop};
 use crate::workers::WakeAll;
 use crate::{connector, quarantine, requests};
@@ -37,7 +37,7 @@ const NAMESPACE: &str = "warden";
 /// How often flapping faults are looked at.
 const FLAPPING: Duration = Duration::from_secs(5);
 /// How often retention runs.
-const PRUNE: Duration = Duration::from_secs(60);
+const PRUNE: Duration = Duration::from_mins(1);
 
 /// What can be said before anything starts: the settings in effect.
 #[derive(Debug)]
@@ -139,9 +139,8 @@ fn make_local(config: &mut Config) -> Result<(), ConfigError> {
 
 /// Rule sets are checked before anything starts, whether or not the module is on.
 fn check_rules(config: &Config) -> Result<(), ConfigError> {
-    let errors = match quarantine::rule_sets(&config.quarantine) {
-        Ok(_) => return Ok(()),
-        Err(errors) => errors,
+    let Err(errors) = quarantine::rule_sets(&config.quarantine) else {
+        return Ok(());
     };
     let problem = |error: decide::rules::RuleError| Problem {
         key: "quarantine.rule-sets".to_owned(),
@@ -218,11 +217,11 @@ async fn start_and_watch(
     let store_ready = readiness.subsystem("store");
     let nodes_ready = readiness.subsystem("nodes");
 
-    let kube_config = kubernetes::config(kubeconfig.as_deref()).await?;
-    let namespace = namespace(&config, &kube_config.default_namespace).await;
-    let client = kubernetes::client(&kube_config)?;
+    let settings = kubernetes::config(kubeconfig.as_deref()).await?;
+    let namespace = namespace(&config, &settings.default_namespace).await;
+    let client = kubernetes::client(&settings)?;
     let kube = Kube::new(client.clone());
-    let lease_kube = Kube::new(kubernetes::client(&kube_config)?);
+    let lease_kube = Kube::new(kubernetes::client(&settings)?);
     lease_ready.not_ready("waiting for the lease");
     let leadership = lead(&config, lease_kube, &namespace, &stop, tasks).await?;
     lease_ready.ready();
@@ -392,13 +391,14 @@ fn start_nodes(
         ready.ready();
         std::future::pending().await
     });
-    let (reports, nodes) = (context.reports.clone(), context.nodes.clone());
-    let (raise, metrics) = (
-        context.config.reports.agent_silent,
+    let silence = Silence::load(
+        context.reports.clone(),
+        context.nodes.clone(),
+        context.config.reports.clone(),
         Arc::clone(&context.metrics),
-    );
+    )?;
     tasks.spawn_endless("silent agents", &context.stop, async move {
-        match watch_silence(reports, nodes, raise, &metrics).await? {}
+        match silence.run().await? {}
     });
     Ok(())
 }

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 /// The longest sleep before the timers are looked at again: a wall clock that was set back or
 /// forward delays a wake-up by no more than this.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+const LONGEST_SLEEP: Duration = Duration::from_mins(1);
 
 /// Wakes the work of nodes. Cheap to clone; all clones are one queue.
 #[derive(Debug, Clone, Default)]

@@ -81,7 +81,10 @@ async fn a_crash_after_the_commit_and_before_the_answer_leaves_one_copy_after_th
     let kubeconfig = cluster.testbed.kubeconfig();
     let program = Program::start_in(folder, &kubeconfig, "", &["--insecure-local"]);
     program.up().await;
-    Sender::new(program.plain().await, None).send(vec![event]).await.unwrap();
+    Sender::new(program.plain().await, None)
+        .send(vec![event])
+        .await
+        .unwrap();
     let folder = program.kill();
     assert_eq!(stored(folder.path()), BTreeSet::from(["n1-1".to_owned()]));
     let store = EventStore::open(&folder.path().join("store"), Options::default()).unwrap();
@@ -99,11 +102,23 @@ async fn bad_input_is_refused_whole_with_event_field_and_allowed_form() {
     };
     let table = [
         (bad(|e| e.check_name.clear()), "event 1: checkName is empty"),
-        (bad(|e| e.node_name = "Not_A_Name".into()), "event 1: nodeName"),
+        (
+            bad(|e| e.node_name = "Not_A_Name".into()),
+            "event 1: nodeName",
+        ),
         (bad(|e| e.node_name.clear()), "event 1: nodeName"),
-        (bad(|e| e.recommended_action = 27), "event 1: customRecommendedAction"),
-        (bad(|e| e.error_code = vec!["1".into(); 65]), "event 1: errorCode has 65"),
-        (bad(|e| e.agent = "x".repeat(300)), "event 1: agent has 300 bytes"),
+        (
+            bad(|e| e.recommended_action = 27),
+            "event 1: customRecommendedAction",
+        ),
+        (
+            bad(|e| e.error_code = vec!["1".into(); 65]),
+            "event 1: errorCode has 65",
+        ),
+        (
+            bad(|e| e.agent = "x".repeat(300)),
+            "event 1: agent has 300 bytes",
+        ),
         (
             bad(|e| {
                 e.metadata.insert("warden.dev/order".into(), "7".into());
@@ -112,17 +127,31 @@ async fn bad_input_is_refused_whole_with_event_field_and_allowed_form() {
         ),
     ];
     for (event, want) in table {
-        let error = sender.send(vec![numbered("n1", 1), event]).await.unwrap_err();
+        let error = sender
+            .send(vec![numbered("n1", 1), event])
+            .await
+            .unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument, "{want}");
-        assert!(error.message().starts_with(want), "{want}: {}", error.message());
+        assert!(
+            error.message().starts_with(want),
+            "{want}: {}",
+            error.message()
+        );
         assert!(error.message().len() < 1_000);
     }
     let many = (0..1_001).map(|n| numbered("n1", n)).collect();
     let error = sender.send(many).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
-    assert!(error.message().contains("at most 1000"), "{}", error.message());
+    assert!(
+        error.message().contains("at most 1000"),
+        "{}",
+        error.message()
+    );
     let large = (0..300)
-        .map(|n| HealthEvent { message: "x".repeat(15_000), ..numbered("n1", n) })
+        .map(|n| HealthEvent {
+            message: "x".repeat(15_000),
+            ..numbered("n1", n)
+        })
         .collect();
     let error = sender.send(large).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
@@ -130,7 +159,11 @@ async fn bad_input_is_refused_whole_with_event_field_and_allowed_form() {
 
     sender.send(Vec::new()).await.unwrap();
     let folder = program.kill();
-    assert_eq!(stored(folder.path()), BTreeSet::new(), "nothing of it was stored");
+    assert_eq!(
+        stored(folder.path()),
+        BTreeSet::new(),
+        "nothing of it was stored"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,7 +172,10 @@ async fn odd_input_is_taken_in_as_the_table_says() {
     let sender = Sender::new(program.plain().await, None);
     let mut unknown = numbered("n1", 1);
     unknown.recommended_action = 77;
-    unknown.quarantine_overrides = Some(BehaviourOverrides { force: true, skip: false });
+    unknown.quarantine_overrides = Some(BehaviourOverrides {
+        force: true,
+        skip: false,
+    });
     let mut long = numbered("n1", 2);
     long.message = "y".repeat(20_000);
     let mut ahead = numbered("n1", 3);
@@ -148,16 +184,26 @@ async fn odd_input_is_taken_in_as_the_table_says() {
     sender.send(vec![unknown, long, ahead]).await.unwrap();
     sender.send(vec![numbered("n1", 4)]).await.unwrap();
     let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
-    let (_, events) = program.get("/api/v1/events?node=n1", Some(token.trim())).await;
+    let (_, events) = program
+        .get("/api/v1/events?node=n1", Some(token.trim()))
+        .await;
     let events: Vec<serde_json::Value> = serde_json::from_str(&events).unwrap();
     let of = |id: &str| events.iter().find(|e| e["id"] == id).unwrap();
     assert!(of("n1-2")["message"].as_str().unwrap().ends_with("[cut]"));
-    let at: jiff::Timestamp = of("n1-3")["generated_at"].as_str().unwrap().parse().unwrap();
+    let at: jiff::Timestamp = of("n1-3")["generated_at"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
     assert!(at < claimed, "the time of receipt counts");
     let skew: Vec<bool> = events
         .iter()
         .filter(|e| e["check"] == "ClockSkew")
         .map(|e| e["healthy"].as_bool().unwrap())
         .collect();
-    assert_eq!(skew, [false, true], "raised by the one ahead, closed by the next that is not");
+    assert_eq!(
+        skew,
+        [false, true],
+        "raised by the one ahead, closed by the next that is not"
+    );
 }

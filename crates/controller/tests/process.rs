@@ -75,14 +75,20 @@ impl Program {
                 kept.lock().unwrap().push(line);
             }
         });
-        Self { child, lines, folder }
+        Self {
+            child,
+            lines,
+            folder,
+        }
     }
 
     /// Waits until it said where it listens under this name.
     pub(crate) async fn address(&self, what: &str) -> SocketAddr {
         wait_for(format!("the port of {what}"), SOON, || async {
             let lines = self.lines.lock().unwrap();
-            let found = lines.iter().find(|l| l["message"] == "listening" && l["what"] == what);
+            let found = lines
+                .iter()
+                .find(|l| l["message"] == "listening" && l["what"] == what);
             anyhow::ensure!(found.is_some(), "{lines:#?}");
             Ok(found.and_then(|line| line["address"].as_str()?.parse().ok()))
         })
@@ -99,7 +105,10 @@ impl Program {
     pub(crate) async fn said(&self, message: &str) -> Value {
         wait_for(format!("the log line {message:?}"), SOON, || async {
             let lines = self.lines.lock().unwrap();
-            let found = lines.iter().find(|line| line["message"] == message).cloned();
+            let found = lines
+                .iter()
+                .find(|line| line["message"] == message)
+                .cloned();
             anyhow::ensure!(found.is_some(), "{lines:#?}");
             Ok(found)
         })
@@ -136,10 +145,9 @@ impl Program {
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let client = hyper_util::client::legacy::Client::builder(
-            hyper_util::rt::TokioExecutor::new(),
-        )
-        .build_http::<http_body_util::Full<std::io::Cursor<Vec<u8>>>>();
+        let client =
+            hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new())
+                .build_http::<http_body_util::Full<std::io::Cursor<Vec<u8>>>>();
         let body = http_body_util::Full::new(std::io::Cursor::new(body.as_bytes().to_vec()));
         let answer = client.request(request.body(body).unwrap()).await.unwrap();
         let status = answer.status().as_u16();
@@ -150,7 +158,11 @@ impl Program {
     /// A channel without TLS.
     pub(crate) async fn plain(&self) -> Channel {
         let address = self.address("ingest").await;
-        Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+        Endpoint::from_shared(format!("http://{address}"))
+            .unwrap()
+            .connect()
+            .await
+            .unwrap()
     }
 
     /// A channel with TLS that trusts this bundle.
@@ -184,7 +196,11 @@ impl Program {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(tokio::time::Instant::now() < deadline, "it does not end:\n{}", self.log());
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "it does not end:\n{}",
+                self.log()
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -207,13 +223,19 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(channel: Channel, token: Option<&str>) -> Self {
-        Self { channel, token: token.map(str::to_owned) }
+        Self {
+            channel,
+            token: token.map(str::to_owned),
+        }
     }
 
     pub(crate) async fn send(&self, events: Vec<HealthEvent>) -> Result<(), Status> {
         let batch = HealthEvents { version: 1, events };
         let mut client = PlatformConnectorClient::new(self.channel.clone());
-        client.health_event_occurred_v1(self.request(batch)).await.map(|_| ())
+        client
+            .health_event_occurred_v1(self.request(batch))
+            .await
+            .map(|_| ())
     }
 
     pub(crate) async fn report(
@@ -221,7 +243,10 @@ impl Sender {
         report: wire::warden::v1::ReportRequest,
     ) -> Result<wire::warden::v1::ReportReply, Status> {
         let mut client = AgentClient::new(self.channel.clone());
-        client.report(self.request(report)).await.map(tonic::Response::into_inner)
+        client
+            .report(self.request(report))
+            .await
+            .map(tonic::Response::into_inner)
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -256,7 +281,10 @@ pub(crate) fn numbered(node: &str, number: u64) -> HealthEvent {
             entity_type: "PCI".into(),
             entity_value: format!("0000:{:02x}:00", number % 200),
         }],
-        metadata: metadata.into_iter().map(|(k, v)| (k.to_owned(), v)).collect(),
+        metadata: metadata
+            .into_iter()
+            .map(|(k, v)| (k.to_owned(), v))
+            .collect(),
         generated_timestamp: Some(wire::timestamp_to_wire(jiff::Timestamp::now())),
         node_name: node.into(),
         processing_strategy: 1,

@@ -27,7 +27,12 @@ impl Agent {
         program.up().await;
         let sender = Sender::new(program.plain().await, None);
         let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
-        Self { _cluster: cluster, program, sender, token: token.trim().to_owned() }
+        Self {
+            _cluster: cluster,
+            program,
+            sender,
+            token: token.trim().to_owned(),
+        }
     }
 
     async fn node(&self) -> Value {
@@ -103,16 +108,29 @@ async fn a_settled_list_closes_what_is_gone_and_brings_what_was_lost() {
     let theirs = [events[0].clone(), events[1].clone(), events[3].clone()];
     let ahead = report(DetectorState::DetectorSettled, 4, &theirs);
     let reply = agent.sender.report(ahead).await.unwrap();
-    assert!(!reply.want_list, "number 4 is not stored yet: nothing is compared");
+    assert!(
+        !reply.want_list,
+        "number 4 is not stored yet: nothing is compared"
+    );
     assert_eq!(agent.open().await.len(), 3);
 
     let now = report(DetectorState::DetectorSettled, 3, &theirs);
     assert!(agent.sender.report(now.clone()).await.unwrap().want_list);
-    assert!(!agent.sender.report(now.clone()).await.unwrap().want_list, "asked for once");
-    agent.sender.report(with_list(now.clone(), &theirs)).await.unwrap();
+    assert!(
+        !agent.sender.report(now.clone()).await.unwrap().want_list,
+        "asked for once"
+    );
+    agent
+        .sender
+        .report(with_list(now.clone(), &theirs))
+        .await
+        .unwrap();
     let open = agent.open().await;
     assert_eq!(open, ["PCI=0000:01:00", "PCI=0000:02:00", "PCI=0000:04:00"]);
-    assert!(!agent.sender.report(now).await.unwrap().want_list, "the sets agree");
+    assert!(
+        !agent.sender.report(now).await.unwrap().want_list,
+        "the sets agree"
+    );
 
     // The copy from the spool is no second event.
     agent.sender.send(vec![events[3].clone()]).await.unwrap();
@@ -160,7 +178,11 @@ async fn an_agent_that_began_from_nothing_is_given_what_is_open_and_settles_afte
     adopted.sort_unstable();
     assert_eq!(adopted, ["reporter-1", "reporter-2"]);
     assert_eq!(agent.open().await.len(), 3, "nothing closed");
-    assert_eq!(agent.node().await["agent"]["state"], "starting", "not settled before it took over");
+    assert_eq!(
+        agent.node().await["agent"]["state"],
+        "starting",
+        "not settled before it took over"
+    );
 
     lost.started_from_nothing = false;
     let hash = SentIdentity::hash_of_set(events.iter().map(identity));
@@ -177,7 +199,11 @@ async fn an_agent_that_began_from_nothing_is_given_what_is_open_and_settles_afte
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_agent_said_survives_a_restart_and_silence_is_a_fault_that_closes() {
     let agent = Agent::start("[reports]\ninterval = \"1s\"").await;
-    agent.sender.report(report(DetectorState::DetectorSettled, 0, &[])).await.unwrap();
+    agent
+        .sender
+        .report(report(DetectorState::DetectorSettled, 0, &[]))
+        .await
+        .unwrap();
     let silent = |node: &Value| {
         let faults = node["faults"].as_array().unwrap();
         faults.iter().any(|fault| fault["check"] == "AgentSilent")
@@ -188,16 +214,28 @@ async fn what_an_agent_said_survives_a_restart_and_silence_is_a_fault_that_close
     })
     .await
     .unwrap();
-    agent.sender.report(report(DetectorState::DetectorSettled, 0, &[])).await.unwrap();
+    agent
+        .sender
+        .report(report(DetectorState::DetectorSettled, 0, &[]))
+        .await
+        .unwrap();
     wait_for("the report to be noticed", SOON, || async {
         Ok((!silent(&agent.node().await)).then_some(()))
     })
     .await
     .unwrap();
-    let Agent { _cluster: cluster, program, .. } = agent;
+    let Agent {
+        _cluster: cluster,
+        program,
+        ..
+    } = agent;
     let folder = program.kill();
-    let program =
-        Program::start_in(folder, &cluster.testbed.kubeconfig(), "", &["--insecure-local"]);
+    let program = Program::start_in(
+        folder,
+        &cluster.testbed.kubeconfig(),
+        "",
+        &["--insecure-local"],
+    );
     program.up().await;
     let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
     let path = format!("/api/v1/nodes/{NODE}");
@@ -205,4 +243,40 @@ async fn what_an_agent_said_survives_a_restart_and_silence_is_a_fault_that_close
     let node: Value = serde_json::from_str(&node).unwrap();
     assert_eq!(node["agent"]["state"], "settled", "{node}");
     assert_eq!(node["agent"]["last_report_at"], Value::Null, "{node}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_without_an_agent_and_pools_that_fall_silent_are_alarms() {
+    let cluster = Cluster::with_nodes(&["s1", "s2", "s3", "never"]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let kubeconfig = cluster.testbed.kubeconfig();
+    let fast = "[reports]\ninterval = \"1s\"";
+    let program = Program::start(&kubeconfig, fast, &["--insecure-local"]);
+    program.up().await;
+    let sender = Sender::new(program.plain().await, None);
+    for node in ["s1", "s2", "s3"] {
+        let mut report = report(DetectorState::DetectorSettled, 0, &[]);
+        report.node_name = node.into();
+        sender.report(report).await.unwrap();
+    }
+    wait_for("the alarms", SOON, || async {
+        let (_, metrics) = program.get("/metrics", None).await;
+        let wanted = [
+            "warden_agents_silent 3",
+            "warden_agents_missing 1",
+            "warden_pool_silent{pool=\"gpu\"} 1",
+            "warden_pool_silent{pool=\"other\"} 0",
+        ];
+        let all = wanted.iter().all(|line| metrics.contains(line));
+        anyhow::ensure!(all, "{metrics}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    let log = program.log();
+    assert_eq!(log.matches("fell silent together").count(), 1, "{log}");
+    assert_eq!(log.matches("no agent ever reported").count(), 1, "{log}");
+    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+    let (_, node) = program.get("/api/v1/nodes/never", Some(token.trim())).await;
+    assert!(node.contains("no warden-agent ever reported"), "{node}");
 }

@@ -21,8 +21,14 @@ fn a_bad_configuration_ends_with_code_2_and_everything_that_is_wrong() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("surprise = 1: allowed is no such key"), "{said}");
-    assert!(said.contains("ingest.mode = \"maybe\": allowed is enforce, audit or off"), "{said}");
+    assert!(
+        said.contains("surprise = 1: allowed is no such key"),
+        "{said}"
+    );
+    assert!(
+        said.contains("ingest.mode = \"maybe\": allowed is enforce, audit or off"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -52,7 +58,9 @@ async fn the_thin_loop_takes_an_event_in_and_shows_it() {
     sender.send(vec![numbered("loop-1", 1)]).await.unwrap();
 
     let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
-    let (status, node) = program.get("/api/v1/nodes/loop-1", Some(token.trim())).await;
+    let (status, node) = program
+        .get("/api/v1/nodes/loop-1", Some(token.trim()))
+        .await;
     assert_eq!(status, 200, "{node}");
     let node: serde_json::Value = serde_json::from_str(&node).unwrap();
     assert_eq!(node["faults"][0]["code"], "79", "{node}");
@@ -61,8 +69,14 @@ async fn the_thin_loop_takes_an_event_in_and_shows_it() {
 
     assert_eq!(program.get("/api/v1/nodes", None).await.0, 401);
     assert_eq!(program.get("/api/v1/nodes", Some("wrong")).await.0, 401);
-    for path in ["/api/v1/status", "/api/v1/nodes", "/api/v1/incidents", "/api/v1/events",
-        "/api/v1/breaker", "/api/v1/nodes/loop-1/timeline"] {
+    for path in [
+        "/api/v1/status",
+        "/api/v1/nodes",
+        "/api/v1/incidents",
+        "/api/v1/events",
+        "/api/v1/breaker",
+        "/api/v1/nodes/loop-1/timeline",
+    ] {
         let (status, body) = program.get(path, Some(token.trim())).await;
         assert_eq!(status, 200, "{path}: {body}");
     }
@@ -81,17 +95,37 @@ async fn the_thin_loop_takes_an_event_in_and_shows_it() {
     let fault = node["faults"][0]["id"].as_str().unwrap();
     let body = format!("{{\"fault\":{fault:?}}}");
     let close = "/api/v1/nodes/loop-1/close";
-    assert_eq!(program.send("POST", close, Some(token.trim()), "{}").await.0, 400);
-    assert_eq!(program.send("POST", close, Some(token.trim()), "{\"fault\":\"x\"}").await.0, 404);
+    assert_eq!(
+        program
+            .send("POST", close, Some(token.trim()), "{}")
+            .await
+            .0,
+        400
+    );
+    assert_eq!(
+        program
+            .send("POST", close, Some(token.trim()), "{\"fault\":\"x\"}")
+            .await
+            .0,
+        404
+    );
     let (status, done) = program.send("POST", close, Some(token.trim()), &body).await;
     assert_eq!(status, 200, "{done}");
-    let (_, node) = program.get("/api/v1/nodes/loop-1", Some(token.trim())).await;
+    let (_, node) = program
+        .get("/api/v1/nodes/loop-1", Some(token.trim()))
+        .await;
     let node: serde_json::Value = serde_json::from_str(&node).unwrap();
     assert_eq!(node["faults"], serde_json::json!([]), "{node}");
 
     let (_, metrics) = program.get("/metrics", None).await;
-    assert!(metrics.contains("platform_connector_health_events_received_total 1"), "{metrics}");
-    assert!(metrics.contains("warden_ingest_stored_total 1"), "{metrics}");
+    assert!(
+        metrics.contains("platform_connector_health_events_received_total 1"),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("warden_ingest_stored_total 1"),
+        "{metrics}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,7 +136,9 @@ async fn a_second_one_waits_at_the_lease_and_a_stop_in_order_hands_it_over() {
     let mut first = Program::start(&kubeconfig, "", &["--insecure-local"]);
     first.up().await;
     let second = Program::start(&kubeconfig, "", &["--insecure-local"]);
-    second.said("another controller holds the lease: waiting").await;
+    second
+        .said("another controller holds the lease: waiting")
+        .await;
     assert_eq!(second.get("/healthz", None).await.0, 200);
     let (status, parts) = second.get("/readyz", None).await;
     assert_eq!(status, 503);

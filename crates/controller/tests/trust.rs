@@ -33,15 +33,28 @@ impl Fleet {
         let program = Program::start(&testbed.kubeconfig(), ingest, &[]);
         program.up().await;
         let ca = bundle(&cluster).await;
-        Self { cluster, program, ca }
+        Self {
+            cluster,
+            program,
+            ca,
+        }
     }
 
     /// A token as the projected volume of a pod on this node holds it.
     async fn token(&self, account: &str, node: &str, audience: &str) -> String {
         let testbed = self.cluster.testbed;
-        let pod = format!("{account}-{node}-{}", ulid::Ulid::new().to_string().to_lowercase());
-        testbed.pod_on_node("warden", &pod, account, node).await.unwrap();
-        testbed.node_bound_token("warden", account, &pod, audience).await.unwrap()
+        let pod = format!(
+            "{account}-{node}-{}",
+            ulid::Ulid::new().to_string().to_lowercase()
+        );
+        testbed
+            .pod_on_node("warden", &pod, account, node)
+            .await
+            .unwrap();
+        testbed
+            .node_bound_token("warden", account, &pod, audience)
+            .await
+            .unwrap()
     }
 
     async fn sender(&self, token: Option<&str>) -> Sender {
@@ -51,7 +64,14 @@ impl Fleet {
 
 async fn bundle(cluster: &Cluster) -> String {
     let bundles: Api<ConfigMap> = Api::namespaced(cluster.testbed.admin(), "warden");
-    bundles.get(CA_BUNDLE).await.unwrap().data.unwrap().remove("ca.crt").unwrap()
+    bundles
+        .get(CA_BUNDLE)
+        .await
+        .unwrap()
+        .data
+        .unwrap()
+        .remove("ca.crt")
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,9 +81,15 @@ async fn a_node_speaks_only_for_itself_and_only_with_a_token_for_us() {
     let sender = fleet.sender(Some(&a)).await;
     sender.send(vec![numbered("node-a", 1)]).await.unwrap();
 
-    let error = sender.send(vec![numbered("node-a", 2), numbered("node-b", 3)]).await.unwrap_err();
+    let error = sender
+        .send(vec![numbered("node-a", 2), numbered("node-b", 3)])
+        .await
+        .unwrap_err();
     assert_eq!(error.code(), Code::PermissionDenied);
-    assert_eq!(error.message(), "the agent of node node-a may not speak for node node-b");
+    assert_eq!(
+        error.message(),
+        "the agent of node node-a may not speak for node node-b"
+    );
     let error = sender.report(report("node-b")).await.unwrap_err();
     assert_eq!(error.code(), Code::PermissionDenied);
     sender.report(report("node-a")).await.unwrap();
@@ -71,14 +97,29 @@ async fn a_node_speaks_only_for_itself_and_only_with_a_token_for_us() {
     let other_audience = fleet.token(ACCOUNT, "node-a", "elsewhere").await;
     let testbed = fleet.cluster.testbed;
     let hour = Duration::from_secs(3_600);
-    let unbound = testbed.token("warden", ACCOUNT, &["warden"], hour).await.unwrap();
+    let unbound = testbed
+        .token("warden", ACCOUNT, &["warden"], hour)
+        .await
+        .unwrap();
     let somebody = fleet.token("somebody", "node-a", "warden").await;
     let table = [
         (None, Code::Unauthenticated, "no bearer token"),
         (Some("not.a.token"), Code::Unauthenticated, "not valid"),
-        (Some(other_audience.as_str()), Code::Unauthenticated, "not valid"),
-        (Some(unbound.as_str()), Code::PermissionDenied, "names no node"),
-        (Some(somebody.as_str()), Code::PermissionDenied, "is not an agent"),
+        (
+            Some(other_audience.as_str()),
+            Code::Unauthenticated,
+            "not valid",
+        ),
+        (
+            Some(unbound.as_str()),
+            Code::PermissionDenied,
+            "names no node",
+        ),
+        (
+            Some(somebody.as_str()),
+            Code::PermissionDenied,
+            "is not an agent",
+        ),
     ];
     for (token, code, why) in table {
         let sender = fleet.sender(token).await;
@@ -92,16 +133,32 @@ async fn a_node_speaks_only_for_itself_and_only_with_a_token_for_us() {
     }
     assert!(!log.contains("PRIVATE KEY"), "a key is in the log");
     let (_, metrics) = fleet.program.get("/metrics", None).await;
-    assert!(metrics.contains(r#"code="foreign_node",mode="refused"} 2"#), "{metrics}");
-    assert!(metrics.contains("warden_ingest_stored_total 1"), "{metrics}");
+    assert!(
+        metrics.contains(r#"code="foreign_node",mode="refused"} 2"#),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("warden_ingest_stored_total 1"),
+        "{metrics}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn audit_counts_what_it_would_refuse_and_lets_it_pass() {
     let fleet = Fleet::start("mode = \"audit\"").await;
     let a = fleet.token(ACCOUNT, "node-a", "warden").await;
-    fleet.sender(Some(&a)).await.send(vec![numbered("node-b", 1)]).await.unwrap();
-    fleet.sender(None).await.send(vec![numbered("node-a", 1)]).await.unwrap();
+    fleet
+        .sender(Some(&a))
+        .await
+        .send(vec![numbered("node-b", 1)])
+        .await
+        .unwrap();
+    fleet
+        .sender(None)
+        .await
+        .send(vec![numbered("node-a", 1)])
+        .await
+        .unwrap();
     let (_, metrics) = fleet.program.get("/metrics", None).await;
     for code in ["foreign_node", "no_token"] {
         let line = format!(r#"warden_ingest_refused_total{{code="{code}",mode="audit"}} 1"#);
@@ -124,7 +181,10 @@ async fn while_the_api_server_is_away_known_agents_go_on_and_new_ones_are_told_t
     testbed.stop(Component::ApiServer).await;
     testbed.start_component(Component::ApiServer).await.unwrap();
     assert_eq!(error.code(), Code::Unavailable, "{error}");
-    assert!(error.metadata().contains_key("grpc-retry-pushback-ms"), "{error:?}");
+    assert!(
+        error.metadata().contains_key("grpc-retry-pushback-ms"),
+        "{error:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,7 +242,9 @@ async fn handshake(
         .with_no_client_auth();
     let name = "warden-controller.warden.svc".try_into().unwrap();
     let stream = tokio::net::TcpStream::connect(address).await?;
-    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    tokio_rustls::TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
 }
 
 #[tokio::test]
@@ -190,7 +252,9 @@ async fn another_certificate_is_shown_to_new_connections_and_old_ones_stay() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let authority = |name: &str| {
         let mut params = rcgen::CertificateParams::default();
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, name);
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap()
     };
@@ -198,7 +262,10 @@ async fn another_certificate_is_shown_to_new_connections_and_old_ones_stay() {
         let names = vec!["warden-controller.warden.svc".to_owned()];
         let key = rcgen::KeyPair::generate().unwrap();
         let params = rcgen::CertificateParams::new(names).unwrap();
-        (params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem())
+        (
+            params.signed_by(&key, issuer).unwrap().pem(),
+            key.serialize_pem(),
+        )
     };
     let (first, second) = (authority("first"), authority("second"));
     let (chain, key) = leaf(&first);
@@ -206,7 +273,9 @@ async fn another_certificate_is_shown_to_new_connections_and_old_ones_stay() {
     let mut open = handshake(&certificates, &first.pem()).await.unwrap();
     let (chain, key) = leaf(&second);
     certificates.replace("test", &chain, &key).unwrap();
-    handshake(&certificates, &first.pem()).await.expect_err("the old one is no longer shown");
+    handshake(&certificates, &first.pem())
+        .await
+        .expect_err("the old one is no longer shown");
     handshake(&certificates, &second.pem()).await.unwrap();
     open.write_all(b"still here").await.unwrap();
     let mut answer = [0; 10];
@@ -226,13 +295,19 @@ async fn the_api_asks_who_calls_and_what_they_may() {
     let token = testbed.token("warden", &viewer, &[], hour).await.unwrap();
     let (status, body) = fleet.program.get("/api/v1/nodes", Some(&token)).await;
     assert_eq!(status, 403, "{body}");
-    assert!(body.contains("nonResourceURLs /api/v1/nodes and verb get"), "{body}");
+    assert!(
+        body.contains("nonResourceURLs /warden/api/v1/nodes and verb get"),
+        "{body}"
+    );
     let rule = PolicyRule {
-        non_resource_urls: Some(vec!["/api/v1/nodes".to_owned(), "/api/v1/status".to_owned()]),
+        non_resource_urls: Some(vec!["/warden/api/v1/nodes".to_owned()]),
         verbs: vec!["get".to_owned()],
         ..PolicyRule::default()
     };
-    testbed.bind_cluster_role("warden", &viewer, vec![rule]).await.unwrap();
+    testbed
+        .bind_cluster_role("warden", &viewer, vec![rule])
+        .await
+        .unwrap();
     wait_for("the new role to count", SOON, || async {
         let (status, body) = fleet.program.get("/api/v1/nodes", Some(&token)).await;
         anyhow::ensure!(status == 200, "{status} {body}");
@@ -240,7 +315,10 @@ async fn the_api_asks_who_calls_and_what_they_may() {
     })
     .await
     .unwrap();
-    let reset = fleet.program.send("POST", "/api/v1/breaker/reset", Some(&token), "").await;
+    let reset = fleet
+        .program
+        .send("POST", "/api/v1/breaker/reset", Some(&token), "")
+        .await;
     assert_eq!(reset.0, 403, "{}", reset.1);
     let agent = fleet.token(ACCOUNT, "node-a", "warden").await;
     let (status, body) = fleet.program.get("/api/v1/nodes", Some(&agent)).await;

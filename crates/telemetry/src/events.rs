@@ -322,6 +322,49 @@ impl AgentSilent<'_> {
     }
 }
 
+/// Many nodes of a pool fell silent or NotReady together: a fault of the pool (network, power,
+/// API server), not of the nodes.
+#[derive(Debug)]
+pub struct PoolSilent<'a> {
+    /// Pool.
+    pub pool: &'a str,
+    /// How many nodes.
+    pub silent: usize,
+    /// Nodes of the pool.
+    pub nodes: usize,
+}
+
+impl PoolSilent<'_> {
+    /// Log line; whether a pool is silent is a level that the module sets itself.
+    pub fn emit(&self) {
+        error!(
+            pool = self.pool,
+            silent = self.silent,
+            nodes = self.nodes,
+            "many nodes of the pool fell silent together; no node is acted on for it. Look at \
+             what they share: network, power, a rollout of the agent"
+        );
+    }
+}
+
+/// Nodes that should have an agent never had one.
+#[derive(Debug)]
+pub struct AgentsMissing {
+    /// How many nodes.
+    pub nodes: usize,
+}
+
+impl AgentsMissing {
+    /// Log line; how many are missing is a level that the module sets itself.
+    pub fn emit(&self) {
+        error!(
+            nodes = self.nodes,
+            "no agent ever reported from these nodes: their faults are not known. Check that the \
+             DaemonSet tolerates their taints; reports.expect_everywhere = false if that is meant"
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -76,6 +76,8 @@ pub struct ControllerMetrics {
     pub reports: Counter,
     pub report_lists: Family<OutcomeLabel, Counter>,
     pub agents_silent: Gauge,
+    pub agents_missing: Gauge,
+    pub pool_silent: Family<PoolLabel, Gauge>,
 
     pub node_condition_updates: Family<StatusLabel, Counter>,
     pub node_condition_update_ms: Histogram,
@@ -127,6 +129,7 @@ impl ControllerMetrics {
         let ingest = IngestMetrics::register(&mut r, seconds());
         let quarantine = QuarantineMetrics::register(&mut r, long_seconds(), long_seconds());
         let breaker = BreakerMetrics::register(&mut r);
+        let agents = AgentMetrics::register(&mut r);
         Self {
             node_condition_updates: add(
                 &mut r,
@@ -152,24 +155,6 @@ impl ControllerMetrics {
                 "Time of an Event write",
                 milliseconds(),
             ),
-            reports: add(
-                &mut r,
-                "warden_reports",
-                "Agents' reports taken in",
-                Counter::default(),
-            ),
-            report_lists: add(
-                &mut r,
-                "warden_report_lists",
-                "Lists of asserted faults asked for or compared, by outcome",
-                Family::default(),
-            ),
-            agents_silent: add(
-                &mut r,
-                "warden_agents_silent",
-                "Nodes whose agent has not reported for three intervals",
-                Gauge::default(),
-            ),
             watch_restarts: add(
                 &mut r,
                 "warden_watch_restarts",
@@ -189,6 +174,11 @@ impl ControllerMetrics {
             token_reviews: ingest.token_reviews,
             ingest_connections: ingest.connections,
             certificate_not_after: ingest.not_after,
+            reports: agents.reports,
+            report_lists: agents.lists,
+            agents_silent: agents.silent,
+            agents_missing: agents.missing,
+            pool_silent: agents.pool_silent,
             quarantine_events_received: quarantine.received,
             quarantine_events_processed: quarantine.processed,
             quarantine_errors: quarantine.errors,
@@ -292,6 +282,51 @@ impl IngestMetrics {
     }
 }
 
+struct AgentMetrics {
+    reports: Counter,
+    lists: Family<OutcomeLabel, Counter>,
+    silent: Gauge,
+    missing: Gauge,
+    pool_silent: Family<PoolLabel, Gauge>,
+}
+
+impl AgentMetrics {
+    fn register(r: &mut Registry) -> Self {
+        Self {
+            reports: add(
+                r,
+                "warden_reports",
+                "Agents' reports taken in",
+                Counter::default(),
+            ),
+            lists: add(
+                r,
+                "warden_report_lists",
+                "Lists of asserted faults asked for or compared, by outcome",
+                Family::default(),
+            ),
+            missing: add(
+                r,
+                "warden_agents_missing",
+                "Nodes on which no agent ever reported",
+                Gauge::default(),
+            ),
+            pool_silent: add(
+                r,
+                "warden_pool_silent",
+                "1 while so many nodes of the pool fell silent together that it is the pool's fault",
+                Family::default(),
+            ),
+            silent: add(
+                r,
+                "warden_agents_silent",
+                "Nodes whose agent has not reported for three intervals",
+                Gauge::default(),
+            ),
+        }
+    }
+}
+
 struct QuarantineMetrics {
     received: Counter,
     processed: Counter,
@@ -312,10 +347,6 @@ struct QuarantineMetrics {
 }
 
 impl QuarantineMetrics {
-    #[expect(
-        clippy::too_many_lines,
-        reason = "a flat table of names and help texts"
-    )]
     fn register(r: &mut Registry, handling: Histogram, duration: Histogram) -> Self {
         Self {
             received: add(

@@ -1,6 +1,8 @@
 //! Who may use the API: a bearer token that the API server knows (TokenReview) whose user may do
-//! this verb on this path (SubjectAccessReview, non-resource URL). With `--insecure-local` one
-//! token, in a file that only its owner can read.
+//! this verb on this path (SubjectAccessReview, non-resource URL). The path is asked about as
+//! `/warden/api/v1/…`: every authenticated user may `get` `/api/*` by the API server's own role
+//! `system:discovery`, and that must not open ours. With `--insecure-local` one token, in a file
+//! that only its owner can read.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,8 +26,10 @@ use crate::trust::{ReviewError, Reviewed, TokenReviewer};
 
 /// Name of the token file inside the store's folder.
 const TOKEN_FILE: &str = "api-token";
+/// What stands before a path when the API server is asked about it.
+const URL_PREFIX: &str = "/warden";
 /// How long an allowed access is remembered.
-const ALLOWED_KEPT: Duration = Duration::from_secs(60);
+const ALLOWED_KEPT: Duration = Duration::from_mins(1);
 /// Remembered accesses at most.
 const MOST_KEPT: usize = 4_096;
 /// Longest time for one review.
@@ -60,7 +64,7 @@ pub struct ApiAuth(Arc<Checks>);
 
 enum Checks {
     Cluster {
-        reviewer: TokenReviewer,
+        reviewer: Box<TokenReviewer>,
         client: Client,
         allowed: Mutex<HashMap<(String, String, String), Instant>>,
     },
@@ -81,7 +85,7 @@ impl ApiAuth {
     /// Asks the API server. The reviewer must be one for the API server's own audience.
     pub fn cluster(reviewer: TokenReviewer, client: Client) -> Self {
         Self(Arc::new(Checks::Cluster {
-            reviewer,
+            reviewer: Box::new(reviewer),
             client,
             allowed: Mutex::default(),
         }))
@@ -134,8 +138,8 @@ impl ApiAuth {
                     .map_err(|error| refused(&error))?;
                 let key = (
                     reviewed.user.clone(),
-                    verb(method).to_owned(),
-                    path.to_owned(),
+                    verb(method),
+                    format!("{URL_PREFIX}{path}"),
                 );
                 if !is_remembered(allowed, &key) {
                     ask(client, &reviewed, &key).await?;
@@ -160,12 +164,8 @@ fn refused(error: &ReviewError) -> Refused {
 }
 
 /// The verb of a non-resource URL is the HTTP method in lower case.
-fn verb(method: &Method) -> &'static str {
-    match *method {
-        Method::POST => "post",
-        Method::HEAD => "head",
-        _ => "get",
-    }
+fn verb(method: &Method) -> String {
+    method.as_str().to_lowercase()
 }
 
 type Access = (String, String, String);

@@ -1,6 +1,7 @@
 //! From what is stored and cached to what the API shows.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use event_store::{IncidentFilter, ReadError, StoredEvent, StoredFault, StoredTransition};
 use health_event::incident::{self, QuarantineStatus, Withheld};
@@ -226,10 +227,12 @@ pub(super) fn fault_id(id: &FaultId) -> String {
         id.key.code,
     );
     let digest = Sha256::digest(text.as_bytes());
-    digest[..6]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    let mut hex = String::with_capacity(12);
+    for byte in &digest[..6] {
+        // Writing to a string can't fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
 }
 
 fn fault(fault: StoredFault) -> types::Fault {

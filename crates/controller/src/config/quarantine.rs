@@ -9,7 +9,7 @@ use super::Profile;
 use super::reader::Section;
 use super::sections::to_usize;
 
-const DAY: Duration = Duration::from_secs(86_400);
+const DAY: Duration = Duration::from_hours(24);
 
 /// `[quarantine]`
 #[derive(Debug, Clone)]
@@ -159,25 +159,7 @@ pub struct RuleSetConfig {
 
 impl QuarantineConfig {
     pub(super) fn read(mut s: Section<'_>, profile: Profile) -> Self {
-        let acts = profile >= Profile::Cordon;
-        let decides = profile > Profile::Silent;
-        let enabled = s.flag(
-            "enabled",
-            decides,
-            "Whether the module runs; off in profile silent",
-        );
-        let dry_run = s.flag(
-            "dry_run",
-            !acts,
-            "Whether it only decides, stores and shows; so in profile observe",
-        );
-        if enabled && !decides {
-            s.problem("enabled", &Value::from(true), "false in profile silent");
-        }
-        if !dry_run && !acts {
-            s.problem("dry_run", &Value::from(false), "true below profile cordon");
-        }
-        let names = "a list of names of shipped rule sets";
+        let (enabled, dry_run) = mode(&mut s, profile);
         Self {
             enabled,
             dry_run,
@@ -192,88 +174,84 @@ impl QuarantineConfig {
                 "Prefix of the labels cordon-by, cordon-reason, uncordon-by, …",
             ),
             first_action_delay: s.span(
-                (
-                    "first_action_delay",
-                    "5m",
-                    "How long matches are only shown after quarantine was \
-                                              switched on; 0s = not at all",
-                ),
+                ("first_action_delay", "5m", help::FIRST_ACTION_DELAY),
                 "a span from 0s to 7d",
                 Duration::ZERO..=DAY * 7,
             ),
             manual_uncordon_hold: s.span(
-                (
-                    "manual_uncordon_hold",
-                    "24h",
-                    "How long a person's uncordon keeps the faults \
-                                                 open at that moment from acting again; 0s = not",
-                ),
+                ("manual_uncordon_hold", "24h", help::MANUAL_UNCORDON_HOLD),
                 "a span from 0s to 30d",
                 Duration::ZERO..=DAY * 30,
             ),
             settle_timeout: s.span(
-                (
-                    "settle_timeout",
-                    "10m",
-                    "How long an agent may take to settle before a person \
-                                           is asked",
-                ),
+                ("settle_timeout", "10m", help::SETTLE_TIMEOUT),
                 "a span from 10s to 24h",
                 Duration::from_secs(10)..=DAY,
             ),
-            protected_nodes: s
-                .list(
-                    (
-                        "protected_nodes",
-                        &[],
-                        "Nodes that are only observed, beside the control \
-                                              plane's",
-                    ),
-                    "a list of node names",
-                    node_name,
-                )
-                .into_iter()
-                .collect(),
-            allow_protected: s.flag(
-                "allow_protected",
-                false,
-                "Whether protected and control-plane nodes are acted on all the same",
-            ),
+            protected_nodes: names(&mut s, ("protected_nodes", help::PROTECTED), node_name),
+            allow_protected: s.flag("allow_protected", false, help::ALLOW_PROTECTED),
             cooperators: cooperators(&mut s),
             cooperator_policy: s.name(
-                (
-                    "cooperator_policy",
-                    "taint",
-                    "What follows when a co-operating controller \
-                                                uncordons a node of ours",
-                ),
+                ("cooperator_policy", "taint", help::COOPERATOR_POLICY),
                 "taint, reassert or yield",
                 CooperatorPolicy::from_name,
             ),
-            shipped_off: s
-                .list(
-                    ("shipped_off", &[], "Shipped rule sets not to use"),
-                    names,
-                    any_name,
-                )
-                .into_iter()
-                .collect(),
-            shipped_on: s
-                .list(
-                    (
-                        "shipped_on",
-                        &[],
-                        "Shipped rule sets to use that are off by default",
-                    ),
-                    names,
-                    any_name,
-                )
-                .into_iter()
-                .collect(),
+            shipped_off: names(&mut s, ("shipped_off", help::SHIPPED_OFF), any_name),
+            shipped_on: names(&mut s, ("shipped_on", help::SHIPPED_ON), any_name),
             breaker: BreakerConfig::read(s.section("circuitBreaker")),
             rule_sets: rule_sets(&mut s),
         }
     }
+}
+
+/// What the keys of [`QuarantineConfig`] do, where a line is not enough.
+mod help {
+    pub(super) const FIRST_ACTION_DELAY: &str =
+        "How long matches are only shown after quarantine was switched on; 0s = not at all";
+    pub(super) const MANUAL_UNCORDON_HOLD: &str = "How long a person's uncordon keeps the faults \
+        open at that moment from acting again; 0s = not";
+    pub(super) const SETTLE_TIMEOUT: &str =
+        "How long an agent may take to settle before a person is asked";
+    pub(super) const PROTECTED: &str = "Nodes that are only observed, beside the control plane's";
+    pub(super) const ALLOW_PROTECTED: &str =
+        "Whether protected and control-plane nodes are acted on all the same";
+    pub(super) const COOPERATOR_POLICY: &str =
+        "What follows when a co-operating controller uncordons a node of ours";
+    pub(super) const SHIPPED_OFF: &str = "Shipped rule sets not to use";
+    pub(super) const SHIPPED_ON: &str = "Shipped rule sets to use that are off by default";
+}
+
+/// Whether the module runs, and whether it only decides: by the profile, which a key may weaken.
+fn mode(s: &mut Section<'_>, profile: Profile) -> (bool, bool) {
+    let acts = profile >= Profile::Cordon;
+    let decides = profile > Profile::Silent;
+    let enabled = s.flag(
+        "enabled",
+        decides,
+        "Whether the module runs; off in profile silent",
+    );
+    let dry_run = s.flag(
+        "dry_run",
+        !acts,
+        "Whether it only decides, stores and shows; so in profile observe",
+    );
+    if enabled && !decides {
+        s.problem("enabled", &Value::from(true), "false in profile silent");
+    }
+    if !dry_run && !acts {
+        s.problem("dry_run", &Value::from(false), "true below profile cordon");
+    }
+    (enabled, dry_run)
+}
+
+fn names(
+    s: &mut Section<'_>,
+    (key, help): (&'static str, &'static str),
+    parse: impl Fn(&str) -> Option<String>,
+) -> BTreeSet<String> {
+    s.list((key, &[], help), "a list of names", parse)
+        .into_iter()
+        .collect()
 }
 
 fn any_name(text: &str) -> Option<String> {

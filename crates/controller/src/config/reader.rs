@@ -139,11 +139,17 @@ impl<'a> Section<'a> {
         let mut sections = Vec::new();
         for (index, item) in items.into_iter().enumerate() {
             match item {
-                Value::Table(table) => {
+                Value::Table(ref table) => {
+                    let table = table.clone();
                     let path = format!("{}[{index}]", self.full(key));
                     sections.push(Section::new(path, table, self.findings));
                 }
-                other => self.problem(key, &other, allowed.as_str()),
+                Value::String(_)
+                | Value::Integer(_)
+                | Value::Float(_)
+                | Value::Boolean(_)
+                | Value::Datetime(_)
+                | Value::Array(_) => self.problem(key, &item, allowed.as_str()),
             }
         }
         sections

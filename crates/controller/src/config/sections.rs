@@ -11,7 +11,7 @@ use toml::Value;
 use super::Profile;
 use super::reader::Section;
 
-const DAY: Duration = Duration::from_secs(86_400);
+const DAY: Duration = Duration::from_hours(24);
 
 /// `[log]`
 #[derive(Debug, Clone)]
@@ -103,7 +103,7 @@ impl LeaseConfig {
                     "How long a holder of the Lease is believed; renewed at a third",
                 ),
                 "a span from 3s to 5m",
-                Duration::from_secs(3)..=Duration::from_secs(300),
+                Duration::from_secs(3)..=Duration::from_mins(5),
             ),
         }
     }
@@ -146,7 +146,7 @@ impl StoreConfig {
             max_age: s.span(
                 ("max_age", "14d", "How long events are kept"),
                 "a span from 1h to 3650d",
-                Duration::from_secs(3_600)..=DAY * 3_650,
+                Duration::from_hours(1)..=DAY * 3_650,
             ),
             max_bytes: s.bytes("max_bytes", "2GiB", "How large the database may become"),
             reserve: s.bytes(
@@ -162,7 +162,7 @@ impl StoreConfig {
                                          do not exist, are remembered",
                 ),
                 "a span from 1h to 30d",
-                Duration::from_secs(3_600)..=DAY * 30,
+                Duration::from_hours(1)..=DAY * 30,
             ),
         }
     }
@@ -393,6 +393,10 @@ pub struct ReportsConfig {
     pub interval: Duration,
     /// Whether a node whose agent is silent gets a fault of its own.
     pub agent_silent: bool,
+    /// Whether every node should have an agent, also one that never had.
+    pub expect_everywhere: bool,
+    /// Percentage of a pool that, silent together, is a fault of the pool.
+    pub silent_share: u32,
 }
 
 impl ReportsConfig {
@@ -405,12 +409,27 @@ impl ReportsConfig {
                     "Time between two heartbeats of an agent, give or take a fifth",
                 ),
                 "a span from 1s to 5m",
-                Duration::from_secs(1)..=Duration::from_secs(300),
+                Duration::from_secs(1)..=Duration::from_mins(5),
             ),
             agent_silent: s.flag(
                 "agent_silent",
                 true,
                 "Whether no report for three intervals raises AgentSilent (non-fatal)",
+            ),
+            expect_everywhere: s.flag(
+                "expect_everywhere",
+                true,
+                "Whether every node should have an agent, also one that never had",
+            ),
+            silent_share: s.number(
+                (
+                    "silent_share",
+                    20,
+                    "Percentage of a pool (at least 3 nodes) that, silent or NotReady within 5 \
+                     min, is a fault of the pool",
+                ),
+                "a number from 1 to 100",
+                1..=100,
             ),
         }
     }

@@ -107,7 +107,7 @@ impl Limits {
 }
 
 fn to_f64(count: usize) -> f64 {
-    u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 impl Bucket {

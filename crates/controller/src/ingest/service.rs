@@ -142,7 +142,7 @@ impl EventService {
                 self.count_refusal("store_share");
                 let text = "the sender has used up its share of the store (a twentieth of \
                             store.max_bytes in store.max_age); send the batch again";
-                let wait = wait.min(Duration::from_secs(60));
+                let wait = wait.min(Duration::from_mins(1));
                 Err(with_retry_hint(Status::unavailable(text), wait))
             }
         }

@@ -19,5 +19,5 @@ mod state;
 
 pub use compare::{Closable, DetectorStates, missing_there};
 pub use service::ReportService;
-pub use silent::watch_silence;
+pub use silent::Silence;
 pub use state::{AgentState, Reports, Standing};

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use event_store::{Fingerprint, NewEvent};
+use event_store::{Fingerprint, NewEvent, StoredFault};
 use health_event::{BootId, CloseCause, HealthEvent, NodeName, SentIdentity};
 use jiff::Timestamp;
 use prost::Message as _;
@@ -27,7 +27,7 @@ use crate::trust::{Caller, Gate};
 /// Lists asked for a second, over all nodes.
 const LISTS_A_SECOND: u32 = 50;
 /// The same pair of sets is not asked for again within this.
-const SAME_PAIR: Duration = Duration::from_secs(3_600);
+const SAME_PAIR: Duration = Duration::from_hours(1);
 /// Detectors of a report at most.
 const MOST_DETECTORS: usize = 64;
 /// Longest short text (names, versions, ids).
@@ -106,7 +106,7 @@ impl ReportService {
             .reports
             .agent(&node)
             .map_err(|error| internal(&error))?;
-        let state = state_after(before, &report, &detectors, boot, now);
+        let state = state_after(&before, &report, &detectors, boot, now);
         self.reports
             .put(&node, state)
             .await
@@ -177,6 +177,11 @@ impl ReportService {
         let mut ours = Vec::with_capacity(asserted.len());
         for fault in asserted {
             let stored = store.fault(&fault.id).map_err(|error| internal(&error))?;
+            // One that a list closed is no longer asserted until an event says so again.
+            let denied = |f: &StoredFault| !f.open && f.cause == Some(CloseCause::NoLongerAsserted);
+            if stored.as_ref().is_some_and(denied) {
+                continue;
+            }
             let detector = stored
                 .map(|f| compare::detector_of(&f.event))
                 .unwrap_or_default();
@@ -407,7 +412,7 @@ fn accept_list(
 }
 
 fn state_after(
-    before: AgentState,
+    before: &AgentState,
     report: &ReportRequest,
     detectors: &DetectorStates,
     boot: BootId,

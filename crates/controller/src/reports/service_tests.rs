@@ -51,7 +51,7 @@ fn settled_counts_for_the_present_process_and_boot_only() {
     let after = |before: AgentState, report: &ReportRequest| {
         let detectors = DetectorStates::new(&report.detectors);
         state_after(
-            before,
+            &before,
             report,
             &detectors,
             BootId::new(&report.boot_id),

@@ -187,6 +187,15 @@ impl Reports {
         }
     }
 
+    /// Three intervals after the start: before that nobody counts as silent.
+    pub(super) fn nobody_silent_before(&self) -> Timestamp {
+        let patience = self.0.interval.saturating_mul(3);
+        self.0
+            .started_at
+            .saturating_add(patience)
+            .unwrap_or(Timestamp::MAX)
+    }
+
     /// Time between two heartbeats for a cluster of this many nodes: as configured up to 10,000,
     /// five times that at 100,000.
     pub fn next_interval(&self, nodes: usize) -> Duration {
@@ -198,10 +207,6 @@ impl Reports {
 
     pub(super) fn store(&self) -> &EventStore {
         &self.0.store
-    }
-
-    pub(super) fn interval(&self) -> Duration {
-        self.0.interval
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, AgentState>> {

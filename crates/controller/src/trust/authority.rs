@@ -51,7 +51,7 @@ const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
 /// Longest time for one call to the API server.
 const CALL: Duration = Duration::from_secs(10);
 /// How often the plan is looked at; renewals have days.
-const LOOK: Duration = Duration::from_secs(600);
+const LOOK: Duration = Duration::from_mins(10);
 /// Attempts against another controller that changes the same objects.
 const ATTEMPTS: usize = 5;
 
@@ -541,7 +541,7 @@ async fn renew(
             }
             Ok(None) => {}
             Err(error) => {
-                warn!(code = error.code(), %error, "certificate not renewed; trying again")
+                warn!(code = error.code(), %error, "certificate not renewed; trying again");
             }
         }
     }

@@ -112,6 +112,9 @@ impl Certificates {
     }
 
     /// The settings of a TLS server that shows it: TLS 1.2 and 1.3, HTTP/2.
+    ///
+    /// # Panics
+    /// Never: ring knows both versions.
     pub fn server_config(self: &Arc<Self>) -> Arc<ServerConfig> {
         let provider = Arc::new(ring::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)

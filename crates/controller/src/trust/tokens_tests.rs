@@ -112,9 +112,9 @@ async fn no_token_is_believed_past_its_expiry() {
     let (reviewer, _) = reviewer(&answer);
     let token = jwt(in_an_hour());
     let slot = reviewer.slot(Sha256::digest(token.as_bytes()).into());
-    let mut reviewed = (*reviewer.review(&token).await.unwrap()).clone();
-    reviewed.expires_at = Some(Timestamp::now());
-    slot.remember(Ok(reviewed), Timestamp::now()).unwrap();
+    let mut believed = (*reviewer.review(&token).await.unwrap()).clone();
+    believed.expires_at = Some(Timestamp::now());
+    slot.remember(Ok(believed), Timestamp::now()).unwrap();
     *answer.lock().unwrap() = Answer::Down;
     assert_eq!(
         reviewer.review(&token).await.unwrap_err().code(),

@@ -28,6 +28,8 @@ const FAULT_EVERY: usize = 1_000;
 const LOSSLESS: f64 = 100_000.0;
 /// How much the resident memory may differ between before and after a flood to be called flat.
 const FLAT_KIB: u64 = 1_024;
+/// Lines before a flood that touch what a flood touches: those pages are no growth.
+const WARM_UP: std::ops::Range<usize> = 1_000_000..1_001_000;
 /// Quiet time after which what a flood caused has come.
 const QUIET: Duration = Duration::from_secs(2);
 
@@ -136,17 +138,19 @@ pub(crate) async fn pipe_flood(scratch: &Path, quick: bool) -> anyhow::Result<Ro
     let lines = if quick { LINES / 20 } else { LINES };
     let mut server = StandIn::start().await?;
     let agent = start(&scratch.join("pipe"), KernelLog::Pipe, &mut server).await?;
+    let began = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let micros = began.tv_sec * 1_000_000 + began.tv_nsec / 1_000;
+    let mut pipe = OpenOptions::new().write(true).open(agent.pipe())?;
+    let mut sequence = 0;
+    let mut write = move |index| {
+        sequence += 1;
+        let record = format!("3,{sequence},{micros},-;{}\n", flood_line(index));
+        Ok(pipe.write_all(record.as_bytes())?)
+    };
+    WARM_UP.into_iter().try_for_each(&mut write)?;
+    self::arrived(&mut server).await;
     let before = Usage::of(agent.id().unwrap_or_default())?;
-    let path = agent.pipe();
-    let written = tokio::task::spawn_blocking(move || {
-        let mut pipe = OpenOptions::new().write(true).open(path)?;
-        let began = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let micros = began.tv_sec * 1_000_000 + began.tv_nsec / 1_000;
-        kmsg::flood(lines, None, |index| {
-            let record = format!("3,{},{micros},-;{}\n", index + 1, flood_line(index));
-            Ok(pipe.write_all(record.as_bytes())?)
-        })
-    });
+    let written = tokio::task::spawn_blocking(move || kmsg::flood(lines, None, write));
     let (took, arrived) = futures::join!(written, arrived(&mut server));
     let (took, after) = (took??, Usage::of(agent.id().unwrap_or_default())?);
     let faults = lines.div_ceil(FAULT_EVERY);
@@ -200,6 +204,10 @@ async fn kmsg_flood(folder: &Path, lines: usize, speed: Option<f64>) -> anyhow::
         .settled(DEADLINE)
         .await
         .map_err(|error| error.context(agent.log_tail()))?;
+    for index in WARM_UP {
+        kmsg::write(&flood_line(index))?;
+    }
+    self::arrived(&mut server).await;
     let before = Usage::of(agent.id().unwrap_or_default())?;
     let counted = records_read(address).await?;
     let first = kmsg::next_sequence()?;

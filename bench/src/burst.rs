@@ -103,7 +103,10 @@ impl Bursts<'_> {
         for healthy in [false, true] {
             let mut changes = self.cluster.seen.changes();
             self.late.send(vec![fleet::fault(healthy, number)]).await?;
-            changes.cordon(&self.late.node, !healthy, DEADLINE).await?;
+            let seen = changes.cordon(&self.late.node, !healthy, DEADLINE).await;
+            if let Err(error) = seen {
+                return Err(self.cluster.explain(error, &self.late.node).await);
+            }
         }
         Ok(())
     }
@@ -151,8 +154,10 @@ impl Bursts<'_> {
         halfway.notified().await;
         let begin = Instant::now();
         self.late.fall_ill(number).await?;
-        let at = changes.cordon(&self.late.node, true, DEADLINE).await?;
-        Ok(at - begin)
+        match changes.cordon(&self.late.node, true, DEADLINE).await {
+            Ok(at) => Ok(at - begin),
+            Err(error) => Err(self.cluster.explain(error, &self.late.node).await),
+        }
     }
 
     fn rows(&self, nodes: usize, rounds: &[Round]) -> Vec<Row> {

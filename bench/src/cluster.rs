@@ -29,8 +29,8 @@ const AUDIENCE: &str = "warden";
 /// Far longer than anything of it takes.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
-/// What is not as it is by default, and why: no delay of the first action, a breaker that bounds
-/// nothing here but is asked each time, a lease that outlives the stops for the raw limit, and
+/// What is not as it is by default, and why: no delay of the first action, a breaker that is asked
+/// each time and whose least bound no fleet here reaches, a lease that outlives the stops for the raw limit, and
 /// heartbeats at the interval of a large fleet.
 const SETTINGS: &str = r#"
 [ingest.tls]
@@ -42,9 +42,7 @@ interval = "5m"
 [quarantine]
 first_action_delay = "0s"
 [quarantine.circuitBreaker]
-percentage = 100
-level_percentage = 100
-duration = "1s"
+min_nodes = 1000000
 "#;
 
 /// A control plane, the controller, and a watch of one's own.
@@ -189,6 +187,16 @@ impl Cluster {
     /// It does not answer with one.
     pub(crate) async fn api(&self, path: &str) -> anyhow::Result<Value> {
         e2e::http::get_json(self.controller.api, path, &self.reader).await
+    }
+
+    /// What the controller says about a node, for the text of an error.
+    pub(crate) async fn explain(&self, error: anyhow::Error, node: &str) -> anyhow::Error {
+        let shown = match self.api(&format!("/api/v1/nodes/{node}")).await {
+            Ok(shown) => shown.to_string(),
+            Err(failed) => format!("{failed:#}"),
+        };
+        let shown: String = shown.chars().take(1_500).collect();
+        error.context(format!("the controller says of {node}: {shown}"))
     }
 
     /// Position of the last event in the store.

@@ -1,10 +1,12 @@
 //! From a fault to a node out of scheduling, one at a time, beside the one PATCH that cordons.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use e2e::{Agent, KernelLog};
+use futures::{StreamExt as _, TryStreamExt as _};
 use health_event::{HealthEvent, checks};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
@@ -23,6 +25,8 @@ use crate::stats::{Samples, millis, number, rate};
 const SECOND: Duration = Duration::from_secs(1);
 /// Events a second of a storm.
 const STORM: u32 = 1_000;
+/// Calls of one node under way at a time.
+const STORM_CALLS: usize = 16;
 /// A storm that reached less than this part of its speed was none.
 const STORM_REACHED: f64 = 0.9;
 const STORM_GOAL: Duration = Duration::from_millis(100);
@@ -100,6 +104,7 @@ impl Latency<'_> {
         let _ring = Ring::take()?;
         let mut pairs = Pairs::default();
         let mut tick = tokio::time::interval(SECOND);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         for (index, node) in nodes.iter().enumerate() {
             let agent = self.settled_agent(node).await?;
             pairs.raw.push(self.raw(index).await?);
@@ -267,22 +272,31 @@ async fn blow(
 ) -> anyhow::Result<usize> {
     use futures::future::{Either, select};
     let each = Duration::from_secs(1) * u32::try_from(stormy.len())? / STORM;
-    let sent = std::sync::atomic::AtomicUsize::new(0);
-    let senders = stormy.iter().map(|reporter| async {
-        let mut tick = tokio::time::interval(each);
-        for turn in 0.. {
-            tick.tick().await;
+    let sent = AtomicUsize::new(0);
+    let senders = stormy.iter().map(|reporter| {
+        let sent = &sent;
+        // Calls overlap, so that the storm keeps its speed where an answer takes longer.
+        futures::stream::unfold(
+            (tokio::time::interval(each), 0),
+            |(mut tick, turn)| async move {
+                tick.tick().await;
+                Some((turn, (tick, turn + 1)))
+            },
+        )
+        .map(move |turn| async move {
             reporter.send(vec![fleet::other(turn)]).await?;
-            sent.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        }
-        anyhow::Ok(())
+            sent.fetch_add(1, Ordering::Relaxed);
+            anyhow::Ok(())
+        })
+        .buffer_unordered(STORM_CALLS)
+        .try_collect::<()>()
     });
     let senders = std::pin::pin!(futures::future::try_join_all(senders));
     match select(senders, ended).await {
         Either::Left((failed, _)) => failed.map(drop).context("the storm")?,
         Either::Right(_) => {}
     }
-    Ok(sent.load(std::sync::atomic::Ordering::Relaxed))
+    Ok(sent.load(Ordering::Relaxed))
 }
 
 /// A monitor on the agent's socket, as any program of the node may be one.

@@ -20,7 +20,7 @@ use crate::detectors::{Detectors, Health};
 use crate::ids::Identity;
 use crate::own::{self, Gap};
 use crate::spool::{Done, Position, Spool, SpoolError, Stored, Write};
-use state::State;
+use state::{State, Submission};
 
 pub use outgoing::{MAX_UNSAFE_BYTES, MAX_UNSAFE_EVENTS, Next};
 pub use state::{Counters, Saved, Snapshot};
@@ -82,7 +82,12 @@ impl Core {
         events: Vec<HealthEvent>,
         position: Option<Position>,
     ) -> Result<(), NoRoom> {
-        self.submit(events, position, true).map(drop)
+        let submission = Submission {
+            own: true,
+            position,
+            ..Submission::default()
+        };
+        self.submit(events, submission).map(drop)
     }
 
     /// Takes in events of the socket. Answers their numbers.
@@ -90,7 +95,7 @@ impl Core {
     /// # Errors
     /// [`NoRoom`]: nothing was taken in.
     pub fn submit_foreign(&self, events: Vec<HealthEvent>) -> Result<Vec<u64>, NoRoom> {
-        self.submit(events, None, false)
+        self.submit(events, Submission::default())
     }
 
     /// Waits until there is room.
@@ -133,17 +138,9 @@ impl Core {
 
     /// The controller refuses this one event for good: it is put aside.
     pub fn refused(&self, number: u64, event: HealthEvent, reason: String) {
-        let gap = Gap {
-            source: "refused",
-            count: 1,
-            from: number,
-            to: number,
-            why: format!("the controller refused it: {reason}"),
-        };
         self.lock().count(|counters| counters.refused += 1);
         self.spool.refuse(event, number, reason);
         self.acknowledged(number, 0);
-        self.state_own(own::events_lost(&gap));
     }
 
     /// States something about ourselves; without room it is only logged.
@@ -162,11 +159,29 @@ impl Core {
         match done {
             Done::Stored(numbers) => self.stored(&numbers),
             Done::Failed(error) => self.failed(&error),
-            Done::Dropped(gap) => {
-                tracing::warn!(count = gap.count, why = gap.why, "events dropped");
-                self.state_own(own::events_lost(&gap));
-            }
+            Done::Dropped(id, gap) => self.tell_gap(id, &gap),
             Done::Level(level) => self.lock().note_level(level),
+        }
+    }
+
+    /// Makes a gap known; `id` is where the spool remembers it until then.
+    pub fn tell_gap(&self, id: Option<i64>, gap: &Gap) {
+        tracing::warn!(
+            count = gap.count,
+            source = gap.source,
+            why = gap.why,
+            "events lost"
+        );
+        let submission = Submission {
+            own: true,
+            told: id.into_iter().collect(),
+            ..Submission::default()
+        };
+        if self
+            .submit(vec![own::events_lost(gap)], submission)
+            .is_err()
+        {
+            tracing::warn!("no room for the gap record; it is told at the next start");
         }
     }
 
@@ -241,18 +256,13 @@ impl Core {
         self.lock().snapshot(with_list)
     }
 
-    fn submit(
-        &self,
-        events: Vec<HealthEvent>,
-        position: Option<Position>,
-        own: bool,
-    ) -> Result<Vec<u64>, NoRoom> {
+    fn submit(&self, events: Vec<HealthEvent>, submission: Submission) -> Result<Vec<u64>, NoRoom> {
         let (numbers, result) = {
             let mut state = self.lock();
             if !state.has_room() {
                 return Err(NoRoom);
             }
-            let (numbers, write) = state.take_in(events, position, own, &self.identity);
+            let (numbers, write) = state.take_in(events, submission, &self.identity);
             // Under the lock, so that the disk sees the numbers in order.
             (numbers, self.spool.write(write))
         };

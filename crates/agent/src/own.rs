@@ -23,6 +23,23 @@ pub struct Gap {
     pub why: String,
 }
 
+/// Sources of gap records.
+pub const GAP_SOURCES: [&str; 3] = ["kernel-log", "spool", "refused"];
+
+/// What a gap record says, read back from its event.
+pub fn gap_of(event: &HealthEvent) -> Option<Gap> {
+    let code = event.error_codes.first()?;
+    let source = GAP_SOURCES.into_iter().find(|source| source == code)?;
+    let number = |key: &str| event.metadata.get(key)?.parse().ok();
+    Some(Gap {
+        source,
+        count: number("count")?,
+        from: number("from")?,
+        to: number("to")?,
+        why: event.metadata.get("why")?.clone(),
+    })
+}
+
 /// The gap record as an event: stored, without effect.
 pub fn events_lost(gap: &Gap) -> HealthEvent {
     let mut event = about_self("EventsLost", Some(gap.source), false);
@@ -39,6 +56,7 @@ pub fn events_lost(gap: &Gap) -> HealthEvent {
     event
         .metadata
         .extend(numbers.map(|(key, number)| (key.to_owned(), number.to_string())));
+    event.metadata.insert("why".to_owned(), why.clone());
     event
 }
 

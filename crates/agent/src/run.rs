@@ -58,7 +58,11 @@ pub async fn run(config: Config) -> Result<(), RunError> {
     tracing::info!(node = %identity.node, boot = %identity.boot, machine = identity.machine,
         spool = stored.id, fresh = stored.fresh, faults = stored.faults.len(),
         stand_ins = ?config.stand_ins(), "agent starts");
+    let untold = stored.untold.clone();
     let core = Arc::new(Core::new(identity, spool, stored, detectors));
+    for (id, gap) in untold {
+        core.tell_gap(Some(id), &gap);
+    }
     let status = Arc::new(Status::default());
 
     let mut tasks = tokio::task::JoinSet::new();

@@ -74,6 +74,8 @@ pub struct Write {
     pub boots: Option<Vec<String>>,
     /// The controller's open faults were taken over.
     pub adopted: bool,
+    /// Gaps that `rows` tell of.
+    pub told: Vec<i64>,
     /// The sender still holds all events up to this number in memory: compaction leaves them.
     pub held_through: u64,
 }
@@ -101,8 +103,9 @@ pub enum Done {
     Stored(Vec<u64>),
     /// A write failed, and why; everything unsaved has to be written again.
     Failed(SpoolError),
-    /// Events had to go for want of room.
-    Dropped(Gap),
+    /// Events went, for want of room or because the controller refused them. The gap is noted
+    /// under this id until a write says that it is told; none if it could not be noted.
+    Dropped(Option<i64>, Gap),
     /// How the spool stands after a commit.
     Level(Level),
 }
@@ -184,6 +187,8 @@ pub struct Stored {
     pub boots: Vec<String>,
     /// Asserted faults.
     pub faults: Vec<Assertion>,
+    /// Gaps that were noted and not told.
+    pub untold: Vec<(i64, Gap)>,
 }
 
 /// The sending side. Cheap to clone.
@@ -330,6 +335,7 @@ fn commit(
     let mut writes = Vec::new();
     let mut through = None;
     let mut reads = Vec::new();
+    let mut refusals = Vec::new();
     for command in group {
         match command {
             Command::Write(write) => writes.push(*write),
@@ -343,7 +349,7 @@ fn commit(
                 event,
                 number,
                 reason,
-            } => refused::keep(folder, &event, number, &reason),
+            } => refusals.push((event, number, reason)),
             Command::Close => go_on = false,
         }
     }
@@ -368,10 +374,16 @@ fn commit(
             match compact::compact(database, held) {
                 Ok(gaps) => gaps
                     .into_iter()
-                    .for_each(|gap| tell(done, Done::Dropped(gap))),
+                    .for_each(|(id, gap)| tell(done, Done::Dropped(Some(id), gap))),
                 Err(error) => tracing::warn!(%error, "spool could not be compacted"),
             }
             tell(done, Done::Level(database.level()));
+        }
+    }
+    for (event, number, reason) in refusals {
+        refused::keep(folder, &event, number, &reason);
+        for told in refuse(database, number, &reason) {
+            tell(done, told);
         }
     }
     for (after, limit, answer) in reads {
@@ -379,6 +391,27 @@ fn commit(
         let _ = answer.send(database.read(after, limit));
     }
     go_on
+}
+
+fn refuse(database: &mut Database, number: u64, reason: &str) -> Vec<Done> {
+    let why = format!("the controller refused it: {reason}");
+    match database.refuse(number, &why) {
+        Ok(gaps) => gaps
+            .into_iter()
+            .map(|(id, gap)| Done::Dropped(Some(id), gap))
+            .collect(),
+        Err(error) => {
+            tracing::warn!(%error, number, "refused event stays in the spool until the next start");
+            let gap = Gap {
+                source: "refused",
+                count: 1,
+                from: number,
+                to: number,
+                why,
+            };
+            vec![Done::Dropped(None, gap)]
+        }
+    }
 }
 
 fn tell(done: &UnboundedSender<Done>, what: Done) {

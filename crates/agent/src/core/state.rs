@@ -93,6 +93,17 @@ pub(super) struct State {
     detectors: Detectors,
 }
 
+/// What comes with events that are taken in.
+#[derive(Debug, Default)]
+pub(super) struct Submission {
+    /// They are of our own detectors.
+    pub(super) own: bool,
+    /// Up to where the kernel log is read with them.
+    pub(super) position: Option<Position>,
+    /// Gaps that they tell of.
+    pub(super) told: Vec<i64>,
+}
+
 /// Whether the spool can be written.
 #[derive(Debug, Default)]
 struct SpoolHealth {
@@ -208,11 +219,18 @@ impl State {
     pub(super) fn take_in(
         &mut self,
         events: Vec<HealthEvent>,
-        position: Option<Position>,
-        own: bool,
+        submission: Submission,
         identity: &Identity,
     ) -> (Vec<u64>, Write) {
-        let mut write = Write::default();
+        let Submission {
+            own,
+            position,
+            told,
+        } = submission;
+        let mut write = Write {
+            told,
+            ..Write::default()
+        };
         let mut numbers = Vec::with_capacity(events.len());
         for event in events {
             let (number, event) = self.number(event, identity);

@@ -28,7 +28,7 @@ const OLDEST: &str = "
     LIMIT 50000";
 
 /// Makes room if the bound is passed.
-pub(super) fn compact(database: &mut Database, held: u64) -> Result<Vec<Gap>, SpoolError> {
+pub(super) fn compact(database: &mut Database, held: u64) -> Result<Vec<(i64, Gap)>, SpoolError> {
     let mut gaps = Vec::new();
     if !database.is_full() {
         return Ok(gaps);
@@ -47,17 +47,8 @@ pub(super) fn compact(database: &mut Database, held: u64) -> Result<Vec<Gap>, Sp
             break;
         }
         crash::point("spool.compact.before");
-        let removed = database.remove(select, held)?;
+        gaps.extend(database.remove(select, held, why)?);
         crash::point("spool.compact.after");
-        if let Some((count, from, to)) = removed {
-            gaps.push(Gap {
-                source: "spool",
-                count,
-                from,
-                to,
-                why: why.into(),
-            });
-        }
     }
     database.compacted();
     Ok(gaps)

@@ -1,5 +1,6 @@
 //! All SQL of the spool.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -7,8 +8,9 @@ use health_event::{HealthEvent, SentIdentity, devices_of};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use ulid::Ulid;
 
-use super::{Level, Position, Row, SpoolError, Stored, Write};
+use super::{Level, Position, Row, SpoolError, Stored, Write, identity_of};
 use crate::faults::Assertion;
+use crate::own::{self, Gap};
 
 /// What no record of ours ever takes: the room that a compaction needs above the bound.
 const SLACK_BYTES: u64 = 8 * 1024 * 1024;
@@ -22,6 +24,14 @@ const SCHEMA: &str = "
         fatal INTEGER NOT NULL,
         at INTEGER NOT NULL,
         body BLOB NOT NULL
+    );
+    CREATE TABLE IF NOT EXISTS gaps (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        source TEXT NOT NULL,
+        count INTEGER NOT NULL,
+        first INTEGER NOT NULL,
+        last INTEGER NOT NULL,
+        why TEXT NOT NULL
     );
     CREATE TABLE IF NOT EXISTS faults (
         key TEXT PRIMARY KEY,
@@ -70,16 +80,22 @@ impl Database {
             act: "opened",
             source,
         };
-        let connection = connect(&path, max_bytes).map_err(error)?;
-        let mut database = Self {
+        let opened = match read(&path, max_bytes) {
+            Err(source) if is_damaged(&source) => {
+                put_aside(folder, &source).map_err(io)?;
+                read(&path, max_bytes)
+            }
+            opened => opened,
+        };
+        let (connection, stored, dropped) = opened.map_err(error)?;
+        let database = Self {
             connection,
             path: path.clone(),
             max_bytes,
-            dropped: 0,
+            dropped,
             full_at: max_bytes,
             _lock: lock,
         };
-        let stored = database.load().map_err(error)?;
         Ok((database, stored))
     }
 
@@ -150,19 +166,44 @@ impl Database {
         }
     }
 
-    /// Runs a statement that removes events above `held`, with the numbers given, and counts what
-    /// went: (count, first, last).
+    /// Removes the events whose numbers `select` gives for `held`, and notes the gap with them.
     pub(super) fn remove(
         &mut self,
         select: &str,
         held: u64,
-    ) -> Result<Option<(u64, u64, u64)>, SpoolError> {
-        let removed = remove(&mut self.connection, select, held, self.dropped);
-        let removed = removed.map_err(|source| self.error("compacted", source))?;
-        if let Some((count, _, _)) = removed {
-            self.dropped += count;
-        }
-        Ok(removed)
+        why: &str,
+    ) -> Result<Vec<(i64, Gap)>, SpoolError> {
+        let dropped = self.dropped;
+        let connection = &mut self.connection;
+        let mut run = || {
+            let transaction = connection.transaction()?;
+            let numbers: Vec<i64> = transaction
+                .prepare(select)?
+                .query_map([sql(held)], |row| row.get(0))?
+                .collect::<Result<_, _>>()?;
+            let (count, gaps) = take_out(&transaction, &numbers, "spool", why, dropped)?;
+            transaction.commit()?;
+            Ok((count, gaps))
+        };
+        let (count, gaps) = run().map_err(|source| self.error("compacted", source))?;
+        self.dropped += count;
+        Ok(gaps)
+    }
+
+    /// Takes out an event that the controller refused, and notes the gap with it.
+    pub(super) fn refuse(&mut self, number: u64, why: &str) -> Result<Vec<(i64, Gap)>, SpoolError> {
+        let dropped = self.dropped;
+        let connection = &mut self.connection;
+        let mut run = || {
+            let transaction = connection.transaction()?;
+            let numbers = [sql(number)];
+            let (count, gaps) = take_out(&transaction, &numbers, "refused", why, dropped)?;
+            transaction.commit()?;
+            Ok((count, gaps))
+        };
+        let (count, gaps) = run().map_err(|source| self.error("written", source))?;
+        self.dropped += count;
+        Ok(gaps)
     }
 
     /// Folds the log into the file, so that a start finds little to do.
@@ -181,39 +222,6 @@ impl Database {
         Ok(u64::try_from(used).unwrap_or(0) * PAGE_BYTES)
     }
 
-    fn load(&mut self) -> rusqlite::Result<Stored> {
-        let transaction = self.connection.transaction()?;
-        let known: Option<String> = meta(&transaction, "id")?;
-        let fresh = known.is_none();
-        let id = known.unwrap_or_else(|| Ulid::new().to_string());
-        if fresh {
-            set_meta(&transaction, "id", &id)?;
-        }
-        let newest: Option<i64> =
-            transaction.query_row("SELECT max(number) FROM events", [], |row| row.get(0))?;
-        let last: Option<i64> = meta(&transaction, "last_number")?;
-        let boots: Option<String> = meta(&transaction, "boots")?;
-        self.dropped = meta::<i64>(&transaction, "dropped")?
-            .and_then(|n| u64::try_from(n).ok())
-            .unwrap_or(0);
-        let stored = Stored {
-            id,
-            fresh,
-            adopted: meta::<i64>(&transaction, "adopted")?.is_some(),
-            last_number: u64::try_from(last.max(newest).unwrap_or(0)).unwrap_or(0),
-            pending: newest.is_some(),
-            position: position(&transaction)?,
-            boots: boots
-                .unwrap_or_default()
-                .lines()
-                .map(str::to_owned)
-                .collect(),
-            faults: faults(&transaction)?,
-        };
-        transaction.commit()?;
-        Ok(stored)
-    }
-
     fn error(&self, act: &'static str, source: rusqlite::Error) -> SpoolError {
         SpoolError::Database {
             path: self.path.clone(),
@@ -221,6 +229,69 @@ impl Database {
             source,
         }
     }
+}
+
+/// Whether the file is no database any more, which no second try mends.
+fn is_damaged(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    matches!(
+        error.sqlite_error_code(),
+        Some(DatabaseCorrupt | NotADatabase)
+    )
+}
+
+/// Renames a damaged file, so that a person can look at it, and the agent starts from nothing:
+/// the controller tells it what is open.
+fn put_aside(folder: &Path, error: &rusqlite::Error) -> std::io::Result<()> {
+    tracing::error!(%error, folder = %folder.display(),
+        "the spool is damaged: it is put aside as spool.damaged, and events in it are lost");
+    for (name, aside) in [
+        ("spool.db", "spool.damaged"),
+        ("spool.db-wal", "spool.damaged-wal"),
+        ("spool.db-shm", "spool.damaged-shm"),
+    ] {
+        match std::fs::rename(folder.join(name), folder.join(aside)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Opens the file and reads what it holds; answers the events dropped so far too.
+fn read(path: &Path, max_bytes: u64) -> rusqlite::Result<(Connection, Stored, u64)> {
+    let mut connection = connect(path, max_bytes)?;
+    let transaction = connection.transaction()?;
+    let known: Option<String> = meta(&transaction, "id")?;
+    let fresh = known.is_none();
+    let id = known.unwrap_or_else(|| Ulid::new().to_string());
+    if fresh {
+        set_meta(&transaction, "id", &id)?;
+    }
+    let newest: Option<i64> =
+        transaction.query_row("SELECT max(number) FROM events", [], |row| row.get(0))?;
+    let last: Option<i64> = meta(&transaction, "last_number")?;
+    let boots: Option<String> = meta(&transaction, "boots")?;
+    let dropped = meta::<i64>(&transaction, "dropped")?
+        .and_then(|n| u64::try_from(n).ok())
+        .unwrap_or(0);
+    let stored = Stored {
+        id,
+        fresh,
+        adopted: meta::<i64>(&transaction, "adopted")?.is_some(),
+        last_number: u64::try_from(last.max(newest).unwrap_or(0)).unwrap_or(0),
+        pending: newest.is_some(),
+        position: position(&transaction)?,
+        boots: boots
+            .unwrap_or_default()
+            .lines()
+            .map(str::to_owned)
+            .collect(),
+        faults: faults(&transaction)?,
+        untold: untold(&transaction)?,
+    };
+    transaction.commit()?;
+    Ok((connection, stored, dropped))
 }
 
 fn connect(path: &Path, max_bytes: u64) -> rusqlite::Result<Connection> {
@@ -266,6 +337,11 @@ fn apply(transaction: &Transaction<'_>, write: &Write) -> rusqlite::Result<()> {
                 .execute([&fault.key])?,
         };
     }
+    for id in &write.told {
+        transaction
+            .prepare_cached("DELETE FROM gaps WHERE id = ?1")?
+            .execute([id])?;
+    }
     if let Some(position) = &write.position {
         set_meta(transaction, "machine", &position.machine)?;
         set_meta(transaction, "boot", &position.boot)?;
@@ -293,31 +369,123 @@ fn insert(transaction: &Transaction<'_>, row: &Row) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn remove(
-    connection: &mut Connection,
-    select: &str,
-    held: u64,
+/// Deletes events and notes the gap, in the transaction given. A gap record among them goes on as
+/// a part of a new one of its source, so that no count is lost. Answers how many events went that
+/// were no gap records, and the gaps.
+fn take_out(
+    transaction: &Transaction<'_>,
+    numbers: &[i64],
+    source: &'static str,
+    why: &str,
     dropped: u64,
-) -> rusqlite::Result<Option<(u64, u64, u64)>> {
-    let transaction = connection.transaction()?;
-    let numbers: Vec<i64> = transaction
-        .prepare(select)?
-        .query_map([sql(held)], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    let (Some(first), Some(last)) = (numbers.iter().min(), numbers.iter().max()) else {
-        return Ok(None);
-    };
-    {
-        let mut delete = transaction.prepare("DELETE FROM events WHERE number = ?1")?;
-        for number in &numbers {
-            delete.execute([number])?;
-        }
+) -> rusqlite::Result<(u64, Vec<(i64, Gap)>)> {
+    let (told, numbers) = split_off_gaps(transaction, numbers)?;
+    let mut gaps = told;
+    if let (Some(first), Some(last)) = (numbers.iter().min(), numbers.iter().max()) {
+        merge(
+            &mut gaps,
+            Gap {
+                source,
+                count: numbers.len() as u64,
+                from: unsigned(*first),
+                to: unsigned(*last),
+                why: why.to_owned(),
+            },
+        );
+    }
+    let mut delete = transaction.prepare_cached("DELETE FROM events WHERE number = ?1")?;
+    for number in &numbers {
+        delete.execute([number])?;
     }
     let count = numbers.len() as u64;
-    set_meta(&transaction, "dropped", sql(dropped + count))?;
-    transaction.commit()?;
-    let unsigned = |n: i64| u64::try_from(n).unwrap_or(0);
-    Ok(Some((count, unsigned(*first), unsigned(*last))))
+    set_meta(transaction, "dropped", sql(dropped + count))?;
+    let mut noted = Vec::with_capacity(gaps.len());
+    for gap in gaps {
+        transaction
+            .prepare_cached(
+                "INSERT INTO gaps (source, count, first, last, why) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![
+                gap.source,
+                sql(gap.count),
+                sql(gap.from),
+                sql(gap.to),
+                gap.why
+            ])?;
+        noted.push((transaction.last_insert_rowid(), gap));
+    }
+    Ok((count, noted))
+}
+
+/// Deletes the gap records among these events; answers what they told, and the other events.
+fn split_off_gaps(
+    transaction: &Transaction<'_>,
+    numbers: &[i64],
+) -> rusqlite::Result<(Vec<Gap>, Vec<i64>)> {
+    let mut gaps = Vec::new();
+    let mut events: BTreeSet<i64> = numbers.iter().copied().collect();
+    for source in own::GAP_SOURCES {
+        let identity = identity_of(&own::events_lost(&Gap {
+            source,
+            count: 0,
+            from: 0,
+            to: 0,
+            why: String::new(),
+        }));
+        let mut statement =
+            transaction.prepare("SELECT number, body FROM events WHERE identity = ?1")?;
+        let rows: Vec<(i64, Vec<u8>)> = statement
+            .query_map([identity], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<Result<_, _>>()?;
+        for (number, body) in &rows {
+            if !events.contains(number) {
+                continue;
+            }
+            let Some(gap) = decoded(body).as_ref().and_then(own::gap_of) else {
+                continue;
+            };
+            events.remove(number);
+            transaction.execute("DELETE FROM events WHERE number = ?1", [number])?;
+            merge(&mut gaps, gap);
+        }
+    }
+    Ok((gaps, events.into_iter().collect()))
+}
+
+/// Adds a gap to those of its source; the newest reason stays.
+fn merge(gaps: &mut Vec<Gap>, gap: Gap) {
+    match gaps.iter_mut().find(|known| known.source == gap.source) {
+        Some(known) => {
+            known.count = known.count.saturating_add(gap.count);
+            known.from = known.from.min(gap.from);
+            known.to = known.to.max(gap.to);
+            known.why = gap.why;
+        }
+        None => gaps.push(gap),
+    }
+}
+
+/// Gaps that were noted and not told.
+fn untold(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<(i64, Gap)>> {
+    let mut statement =
+        transaction.prepare("SELECT id, source, count, first, last, why FROM gaps ORDER BY id")?;
+    let rows = statement.query_map([], |row| {
+        let source: String = row.get(1)?;
+        let source = own::GAP_SOURCES.into_iter().find(|known| *known == source);
+        let gap = Gap {
+            source: source.unwrap_or("spool"),
+            count: unsigned(row.get(2)?),
+            from: unsigned(row.get(3)?),
+            to: unsigned(row.get(4)?),
+            why: row.get(5)?,
+        };
+        Ok((row.get(0)?, gap))
+    })?;
+    rows.collect()
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
 }
 
 fn meta<T: rusqlite::types::FromSql>(

@@ -32,7 +32,10 @@ async fn stored(outcomes: &mut UnboundedReceiver<Done>) -> Vec<Gap> {
         match outcomes.recv().await.unwrap() {
             Done::Stored(_) => {}
             Done::Failed(error) => panic!("{error}"),
-            Done::Dropped(gap) => gaps.push(gap),
+            Done::Dropped(id, gap) => {
+                assert!(id.is_some());
+                gaps.push(gap);
+            }
             Done::Level(_) => return gaps,
         }
     }
@@ -180,4 +183,52 @@ async fn refused_events_are_put_aside_a_hundred_at_most() {
     assert!(names[0].ends_with("00000000000000000021.txt"));
     let text = std::fs::read_to_string(&names[99]).unwrap();
     assert!(text.contains("bad code") && text.contains("SysLogsXIDError"));
+}
+
+#[tokio::test]
+async fn a_gap_is_remembered_until_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (done, mut outcomes) = unbounded_channel();
+    let (spool, thread, _) = Spool::open(folder.path(), 1 << 20, done.clone()).unwrap();
+    let rows = vec![row(&event("79", 1, true), 1)];
+    spool
+        .write(Write {
+            rows,
+            ..Write::default()
+        })
+        .unwrap();
+    spool.refuse(event("79", 1, true), 1, "bad code".into());
+    thread.close();
+    let dropped = std::iter::from_fn(|| outcomes.try_recv().ok());
+    let dropped = dropped
+        .filter(|d| matches!(d, Done::Dropped(Some(_), _)))
+        .count();
+    assert_eq!(dropped, 1);
+
+    let (spool, thread, stored) = Spool::open(folder.path(), 1 << 20, done.clone()).unwrap();
+    assert!(!stored.pending, "the refused event is out of the way");
+    let (id, gap) = stored.untold[0].clone();
+    assert_eq!((gap.source, gap.count, gap.from), ("refused", 1, 1));
+    spool
+        .write(Write {
+            told: vec![id],
+            ..Write::default()
+        })
+        .unwrap();
+    thread.close();
+    let (_spool, thread, stored) = Spool::open(folder.path(), 1 << 20, done).unwrap();
+    assert_eq!(stored.untold, Vec::new());
+    thread.close();
+}
+
+#[tokio::test]
+async fn a_damaged_spool_is_put_aside_and_a_new_one_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("spool.db"), vec![7; 10_000]).unwrap();
+    let (done, _outcomes) = unbounded_channel();
+    let (_spool, thread, stored) = Spool::open(folder.path(), 1 << 20, done).unwrap();
+    assert!(stored.fresh);
+    let aside = std::fs::read(folder.path().join("spool.damaged")).unwrap();
+    assert_eq!(aside, vec![7; 10_000]);
+    thread.close();
 }

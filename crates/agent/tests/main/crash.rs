@@ -33,6 +33,51 @@ async fn wherever_the_agent_dies_what_it_read_arrives() {
     }
 }
 
+/// Die while a full spool is made smaller: what went is counted, also if the count itself was
+/// not told yet.
+#[tokio::test]
+async fn dying_while_the_spool_is_compacted_keeps_the_count() {
+    for place in ["spool.compact.before", "spool.compact.after"] {
+        let mut controller = Controller::absent();
+        let mut setup = Setup::new();
+        setup.flag("--spool-max-bytes", "1048576");
+        let small = setup.flags.clone();
+        setup.flag("--crash-at", place);
+        let mut first = setup.start(&controller.url());
+        let mut written = 0;
+        while first.is_running() {
+            if setup.try_log(&xid(written + 1, 79, 1)) {
+                written += 1;
+            } else {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            assert!(written < 20_000, "{place} is never reached");
+        }
+        setup.flags = small;
+        let _second = setup.start(&controller.url());
+        written += 1;
+        setup.log(&xid(written, 79, 1));
+        controller.up();
+        until(place, || {
+            controller.see(|r| r.sequences().contains(&written).then_some(()))
+        })
+        .await;
+        until("all is accounted for", || {
+            controller.see(|r| {
+                let mut sequences = r.sequences();
+                sequences.dedup();
+                // What was in the pipe when the first agent died, the second one read.
+                let lost = r.lost("kernel-log") + r.lost("spool");
+                (sequences.len() as u64 + lost == written).then_some(())
+            })
+        })
+        .await;
+        if place.ends_with("after") {
+            assert!(controller.see(|r| r.lost("spool")) > 0, "{place}");
+        }
+    }
+}
+
 #[test]
 fn an_unknown_place_is_a_wrong_flag() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_warden-agent"))

@@ -58,7 +58,8 @@ async fn a_thousand_events_of_an_absent_controller_arrive_once_and_in_order() {
     controller.up();
     controller.events(1_000).await;
     let numbers = controller.see(|r| r.numbers());
-    assert!(numbers.is_sorted_by(|a, b| a < b), "in order, none twice");
+    assert!(numbers.is_sorted_by(|a, b| a < b), "in order");
+    assert_eq!(controller.see(|r| r.resent), 0, "none twice");
     assert_eq!(
         controller.see(|r| r.sequences()),
         (1..=1_000).collect::<Vec<_>>()
@@ -132,4 +133,113 @@ async fn one_bad_event_is_put_aside_and_the_others_go_on() {
     })
     .await;
     assert!(aside.contains("errorCode is bad") && aside.contains("test 23"));
+}
+
+#[tokio::test]
+async fn a_jump_in_the_sequence_leaves_a_gap_record() {
+    let controller = Controller::start();
+    let mut setup = Setup::new();
+    let _agent = setup.start(&controller.url());
+    setup.log(&xid(10, 79, 1));
+    controller.events(1).await;
+    setup.log(&record(11, "nothing"));
+    setup.log(&record(14, "nothing"));
+    setup.log(&record(20, "nothing"));
+    controller.events(2).await;
+    let gap = controller.see(|r| r.events[1].clone());
+    assert_eq!(gap.check_name, "EventsLost");
+    assert_eq!(gap.strategy, health_event::ProcessingStrategy::StoreOnly);
+    let lost = |key: &str| gap.metadata[key].as_str().to_owned();
+    assert_eq!(
+        (lost("count"), lost("from"), lost("to")),
+        ("7".into(), "12".into(), "19".into())
+    );
+}
+
+#[tokio::test]
+async fn a_fatal_event_does_not_wait_for_the_disk() {
+    let controller = Controller::start();
+    let mut setup = Setup::new();
+    let _agent = setup.start(&controller.url());
+    setup.log(&xid(1, 79, 1));
+    controller.events(1).await;
+    controller.settled().await;
+    // Whoever holds the database's write lock holds up the spool as a hanging disk would.
+    let disk = rusqlite::Connection::open(setup.state.join("spool.db")).unwrap();
+    disk.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let start = std::time::Instant::now();
+    setup.log(&xid(2, 79, 1));
+    controller.events(2).await;
+    assert!(
+        start.elapsed() < std::time::Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
+    disk.execute_batch("ROLLBACK").unwrap();
+}
+
+#[tokio::test]
+async fn a_source_that_is_not_there_is_told_as_blind_and_read_when_it_comes() {
+    let controller = Controller::start();
+    let mut setup = Setup::new();
+    let here = setup.path("kmsg");
+    let away = setup.path("away");
+    std::fs::rename(&here, &away).unwrap();
+    let _agent = setup.start(&controller.url());
+    let why = until("blind", || {
+        controller.see(|r| {
+            let report = r.reports.last()?;
+            let detector = report.detectors.iter().find(|d| d.name == "kernel-log")?;
+            detector
+                .why
+                .contains("can't be read")
+                .then(|| detector.why.clone())
+        })
+    })
+    .await;
+    assert!(why.contains("No such file"), "{why}");
+    std::fs::rename(&away, &here).unwrap();
+    controller.settled().await;
+    setup.log(&xid(1, 79, 1));
+    controller.events(1).await;
+}
+
+#[tokio::test]
+async fn the_admin_page_tells_how_things_stand() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let controller = Controller::start();
+    let mut setup = Setup::new();
+    setup.flag("--admin-listen", "127.0.0.1:0");
+    let _agent = setup.start(&controller.url());
+    controller.settled().await;
+    let address = until("the page's address", || {
+        let log = setup.logged();
+        let line = log.lines().find(|line| line.contains("serving /healthz"))?;
+        let text = line.split("\"address\":\"").nth(1)?;
+        text.split('"').next().map(str::to_owned)
+    })
+    .await;
+    let get = async |path: &str| {
+        let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    let health = get("/healthz").await;
+    assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+    for part in [
+        "controller: connected",
+        "kernel-log: settled",
+        "stand-in: kernel-log=pipe:",
+    ] {
+        assert!(health.contains(part), "{part}: {health}");
+    }
+    let metrics = get("/metrics").await;
+    assert!(
+        metrics.contains("warden_agent_controller_connected 1"),
+        "{metrics}"
+    );
+    assert!(get("/other").await.starts_with("HTTP/1.1 404"));
 }

@@ -2,11 +2,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -30,6 +31,7 @@ impl Setup {
         let pipe = OpenOptions::new()
             .read(true)
             .write(true)
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
             .open(&fifo)
             .unwrap();
         let state = folder.path().join("state");
@@ -66,7 +68,24 @@ impl Setup {
 
     /// Writes to the kernel log.
     pub(crate) fn log(&mut self, text: &str) {
-        self.pipe.write_all(text.as_bytes()).unwrap();
+        let start = std::time::Instant::now();
+        while !self.try_log(text) {
+            assert!(start.elapsed() < super::DEADLINE, "nobody reads the pipe");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// Writes to the kernel log if there is room in the pipe. Answers whether.
+    pub(crate) fn try_log(&mut self, text: &str) -> bool {
+        assert!(
+            text.len() <= 4_096,
+            "longer writes are not whole or nothing"
+        );
+        match self.pipe.write_all(text.as_bytes()) {
+            Ok(()) => true,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => false,
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// Starts the agent; `url` is its controller.

@@ -55,27 +55,28 @@ pub(crate) struct Received {
     /// Refuse tokens other than this.
     pub(crate) token: Option<String>,
     pub(crate) calls: usize,
+    /// Events that came again under their id.
+    pub(crate) resent: usize,
 }
 
 impl Received {
+    /// As the store: the same id with the same content is one event.
+    fn take(&mut self, event: HealthEvent) {
+        match self.events.iter().find(|known| known.id == event.id) {
+            Some(known) => {
+                assert_eq!(*known, event, "sent again, and unchanged");
+                self.resent += 1;
+            }
+            None => self.events.push(event),
+        }
+    }
+
     /// Order numbers of the events.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.events
             .iter()
             .map(|e| e.metadata[keys::ORDER].parse::<Order>().unwrap().number)
             .collect()
-    }
-
-    /// The same, without events that came a second time under their id.
-    pub(crate) fn first_numbers(&self) -> Vec<u64> {
-        let mut seen = std::collections::HashSet::new();
-        let first = |e: &&HealthEvent| seen.insert(e.id.clone());
-        let events = self.events.iter().filter(first).cloned().collect();
-        let first = Self {
-            events,
-            ..Self::default()
-        };
-        first.numbers()
     }
 
     /// The detector's state in the last report.
@@ -265,9 +266,9 @@ impl PlatformConnector for Service {
         if accepted.iter().any(|a| bad(&a.event)) {
             return Err(Status::invalid_argument("event 0: errorCode is bad"));
         }
-        received
-            .events
-            .extend(accepted.into_iter().map(|a| a.event));
+        for event in accepted.into_iter().map(|a| a.event) {
+            received.take(event);
+        }
         Ok(Response::new(()))
     }
 }

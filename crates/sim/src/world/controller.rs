@@ -1,0 +1,422 @@
+//! The shell around the decisions: observe, decide, store, write; crash and come back.
+
+use decide::breaker::{Ask, BreakerState, Cause, PoolState, Waiting};
+use decide::quarantine::{
+    Decision, IncidentMark, MarkOrigin, NodeWrite, Policy, View, WriteFeedback, WriteKind,
+};
+use health_event::incident::{CloseReason, IncidentId, QuarantineStatus, Withheld};
+use jiff::Timestamp;
+
+use super::cluster::{Cordon, Refusal};
+use super::promises::{self, Broken, Judged};
+use super::setup::{boot_id, machine_id, node_name, node_value};
+use super::{Aside, Kept, MACHINES, Setup, Site, World};
+
+/// What the store did not know before a decision and knows after it.
+pub(super) struct Decided {
+    pub(super) decision: Decision,
+    breaker: Option<BreakerState>,
+}
+
+/// The decision about a node as things stand; nothing is changed. `None` if the worker would not
+/// come to decide.
+pub(super) fn decision(
+    setup: &Setup,
+    world: &World,
+    policy: &Policy,
+    node: usize,
+) -> Option<Decided> {
+    let site = &world.sites[node];
+    if site.in_flight.is_some() || (site.cache.is_none() && site.node.is_some()) {
+        return None;
+    }
+    if site.cache.is_none() && site.incident.is_none() {
+        return None;
+    }
+    let machine = site.machine_seen();
+    let mut boots = (*site.boots[machine]).clone();
+    if let Some(cache) = &site.cache {
+        boots.observe(&cache.facts.boot);
+    }
+    let now = world.now(setup);
+    let id = incident_id(world.ids);
+    let mut view = View {
+        node: site.cache.as_ref().map(|cache| &cache.facts),
+        incident: site.incident.as_deref(),
+        faults: if site.cache.is_some() {
+            &site.open.0
+        } else {
+            &[]
+        },
+        holds: &site.holds[machine],
+        agent: &site.known,
+        boots: &boots,
+        policy,
+        rules: &setup.rules,
+        feedback: if site.accepted {
+            WriteFeedback::Accepted
+        } else {
+            WriteFeedback::Idle
+        },
+        mark_origin: site.mark_origin(),
+        request: site.request.as_deref(),
+        permit: None,
+        new_id: &id,
+    };
+    let decision = decide::quarantine::decide(&view, now);
+    let Some(wanted) = &decision.ask else {
+        return Some(Decided {
+            decision,
+            breaker: None,
+        });
+    };
+    let mut breaker = (*world.breaker).clone();
+    let permit = breaker.take(
+        &setup.breaker,
+        &Ask {
+            pool: &wanted.pool,
+            pool_size: world.pool_size(),
+            node: &node_name(node),
+            rule: &wanted.rule,
+            check: &wanted.check,
+            paced: wanted.paced,
+            opened_at: wanted.opened_at,
+        },
+        now,
+    );
+    view.permit = Some(permit);
+    let decision = decide::quarantine::decide(&view, now);
+    Some(Decided {
+        decision,
+        breaker: Some(breaker),
+    })
+}
+
+/// One pass of the worker. Answers whether anything changed.
+pub(super) fn decide(setup: &Setup, world: &mut World, node: usize) -> bool {
+    let policy = world.policy(setup);
+    let Some(decided) = decision(setup, world, &policy, node) else {
+        return false;
+    };
+    let before = world.clone();
+    let Decided { decision, breaker } = decided;
+    if decision.ask.is_some() {
+        world.fail(Some(Broken::AsksTwice));
+        return true;
+    }
+    if let Some(breaker) = breaker {
+        world.breaker = Kept::new(breaker);
+    }
+    if decision.adopt {
+        adopt(setup, world, node);
+        return *world != before;
+    }
+    let judged = Judged {
+        world: &before,
+        policy: &policy,
+        node,
+        decision: &decision,
+    };
+    world.fail(promises::of_decision(&judged));
+    world.did = Aside(decision.transition.as_ref().map(|t| t.reason.code()));
+    store(world, &decision, node, world.now(setup));
+    let site = &mut world.sites[node];
+    if decision.request_done {
+        site.request = None;
+    }
+    if let Some(write) = decision.write
+        && !is_blocked(&write, site)
+    {
+        site.in_flight = Some(Kept::new(write));
+    }
+    world.fail(promises::of_levels(setup, world));
+    *world != before
+}
+
+/// The gate of the shell: a paused node is not taken out.
+fn is_blocked(write: &NodeWrite, site: &Site) -> bool {
+    write.kind == WriteKind::Apply && site.cache.as_ref().is_some_and(|c| c.facts.paused)
+}
+
+fn store(world: &mut World, decision: &Decision, node: usize, now: Timestamp) {
+    let World {
+        sites,
+        ids,
+        breaker,
+        ..
+    } = world;
+    let site = &mut sites[node];
+    let machine = site.machine_seen();
+    if let Some(cache) = &site.cache {
+        let boot = cache.facts.boot.clone();
+        if !site.boots[machine].as_slice().contains(&boot) {
+            site.boots[machine].change(|boots| {
+                boots.observe(&boot);
+            });
+        }
+    }
+    let pool_before = site.incident.as_ref().map(|incident| incident.pool.clone());
+    if let Some(incident) = &decision.incident {
+        if site.incident.is_none() {
+            *ids += 1;
+            site.opened(now);
+        }
+        site.follow_ghosts(decision, incident);
+        site.incident = if incident.quarantine.is_closed() {
+            site.closed
+                .change(|closed| closed.push(incident.id.clone()));
+            None
+        } else {
+            Some(Kept::new(incident.clone()))
+        };
+    }
+    if let Some(holds) = &decision.holds {
+        site.holds[machine] = Kept::new(holds.clone());
+    }
+    if decision.give_back {
+        let pool = pool_before.unwrap_or_else(|| "gpu".to_owned());
+        breaker.change(|breaker| breaker.release(&pool, &node_name(node)));
+    }
+    if decision.count_out
+        && let Some(incident) = &decision.incident
+    {
+        let pool = &incident.pool;
+        breaker.change(|breaker| breaker.count(pool, &node_name(node), Cause::default()));
+    }
+}
+
+/// The node carries marks of an incident that the store does not know.
+fn adopt(setup: &Setup, world: &mut World, node: usize) {
+    let now = world.now(setup);
+    let site = &mut world.sites[node];
+    let Some(cache) = site.cache.clone() else {
+        return;
+    };
+    let adopted =
+        decide::quarantine::adopt(&cache.facts, &cache.events, &setup.rules, node_value, now);
+    let Some(incident) = adopted else {
+        return world.fail(Some(Broken::NotAdopted));
+    };
+    for event in &cache.events {
+        let known =
+            |fault: &usize| setup.template(node, *fault).event.check_name == event.check_name;
+        if let Some(fault) = (0..setup.faults).find(known) {
+            let machine = &cache.facts.machine_id;
+            site.said[fault].change(|said| said.take_in(event, machine, now));
+        }
+    }
+    site.look_again(setup, node);
+    site.restarted = true;
+    let pool = incident.pool.clone();
+    site.incident = Some(Kept::new(incident));
+    world
+        .breaker
+        .change(|breaker| breaker.count(&pool, &node_name(node), Cause::default()));
+    world.did = Aside(Some("adopted"));
+}
+
+/// The write arrives at the API server, and the answer at the controller.
+pub(super) fn arrive(world: &mut World, node: usize) -> bool {
+    let Some(write) = world.sites[node].in_flight.take() else {
+        return false;
+    };
+    let was_fresh = {
+        let site = &world.sites[node];
+        site.node == site.cache
+    };
+    match land(world, node, &write, false) {
+        Ok(changed) => {
+            world.sites[node].accepted = true;
+            if !changed {
+                world.fail(Some(Broken::WritesNothing));
+            }
+        }
+        Err(refusal) => {
+            if was_fresh || refusal == Refusal::Invalid {
+                world.fail(Some(Broken::RefusedWithoutCause));
+            }
+            // The shell reads the node again.
+            let site = &mut world.sites[node];
+            site.cache.clone_from(&site.node);
+            site.accepted = false;
+        }
+    }
+    true
+}
+
+/// A write that nobody waits for arrives after all.
+pub(super) fn arrive_late(world: &mut World, node: usize) -> bool {
+    let Some(write) = world.sites[node].late.take() else {
+        return false;
+    };
+    // Refused or not: nobody hears of it.
+    let _ = land(world, node, &write, true);
+    true
+}
+
+fn land(world: &mut World, node: usize, write: &NodeWrite, late: bool) -> Result<bool, Refusal> {
+    let site = &world.sites[node];
+    let object = site.node.clone().ok_or(Refusal::Changed)?;
+    let next = object.patched(write)?;
+    let changed = next != *object;
+    let broken = promises::of_landing(site, &object, &next, write, late);
+    world.fail(broken);
+    let site = &mut world.sites[node];
+    if next.mark().is_some() {
+        site.stripped = false;
+    }
+    site.node = Some(Kept::new(next));
+    Ok(changed)
+}
+
+/// The process ends and another begins: what was only in memory is gone.
+pub(super) fn restart(world: &mut World) -> bool {
+    for site in &mut world.sites {
+        site.give_up_waiting();
+        site.accepted = false;
+        site.request = None;
+        site.cache.clone_from(&site.node);
+    }
+    let mut breaker = BreakerState::default();
+    for (name, pool) in &world.breaker.pools {
+        // Trip, turns and window are stored.
+        let kept = PoolState {
+            tripped: pool.tripped.clone(),
+            paced: pool.paced.clone(),
+            window: pool.window.clone(),
+            newly: pool.newly.clone(),
+            ..PoolState::default()
+        };
+        breaker.pools.insert(name.clone(), kept);
+    }
+    // Who is out and who waits follows from the incidents.
+    for incident in world.sites.iter().filter_map(|site| site.incident.as_ref()) {
+        if incident.quarantine.is_out() {
+            breaker.count(&incident.pool, &incident.node, Cause::default());
+        }
+        if let QuarantineStatus::Withheld(why) = &incident.quarantine {
+            let paced = !matches!(why, Withheld::Breaker(_));
+            let pool = breaker.pools.entry(incident.pool.clone()).or_default();
+            let waiting = Waiting {
+                since: incident.opened_at,
+                paced,
+            };
+            pool.waiting.insert(incident.node.clone(), waiting);
+            if paced {
+                pool.queue
+                    .insert((incident.opened_at, incident.node.clone()));
+            }
+        }
+    }
+    world.breaker = Kept::new(breaker);
+    true
+}
+
+/// The process ends and another begins with an empty store.
+pub(super) fn lose_store(world: &mut World) -> bool {
+    for site in &mut world.sites {
+        site.incident = None;
+        site.closed = Kept::default();
+        site.holds = [Kept::default(), Kept::default()];
+        site.boots = [Kept::default(), Kept::default()];
+        site.known.change(|known| {
+            known.settled_for = None;
+            known.started_at = None;
+            known.last_report_at = None;
+        });
+        for said in &mut site.said {
+            // The agent's own numbers go on.
+            let number = said.number;
+            *said = Kept::new(super::Said {
+                number,
+                ..super::Said::default()
+            });
+        }
+        site.open = Aside::default();
+        site.refused = [None; 2];
+        site.restarted = false;
+        site.to_reconcile = true;
+    }
+    world.breaker = Kept::default();
+    restart(world)
+}
+
+fn incident_id(number: u32) -> IncidentId {
+    IncidentId::new(&format!("{number:026}")).expect("26 digits are an id")
+}
+
+impl World {
+    pub(super) fn pool_size(&self) -> usize {
+        self.sites
+            .iter()
+            .filter(|site| site.cache.is_some())
+            .count()
+    }
+}
+
+impl Site {
+    /// The machine that a decision is about.
+    pub(super) fn machine_seen(&self) -> usize {
+        let node = self.cache.as_ref().map(|cache| &cache.facts.machine_id);
+        let id = node.or(self.incident.as_ref().map(|incident| &incident.machine));
+        (0..MACHINES)
+            .find(|m| id == Some(&machine_id(*m)))
+            .unwrap_or_default()
+    }
+
+    fn mark_origin(&self) -> MarkOrigin {
+        use decide::quarantine::Annotation;
+        let text = self
+            .cache
+            .as_ref()
+            .and_then(|c| c.facts.annotations.get(&Annotation::Incident));
+        let mark = text.and_then(|text| IncidentMark::parse(text));
+        if mark.is_some_and(|mark| self.closed.contains(&mark.id)) {
+            MarkOrigin::Closed
+        } else {
+            MarkOrigin::Unknown
+        }
+    }
+
+    /// All that was reported before an incident opened is older than it.
+    fn opened(&mut self, now: Timestamp) {
+        self.restarted = false;
+        if self.known.started_at.is_some_and(|at| at > now) {
+            self.known.change(|known| known.started_at = Some(now));
+        }
+    }
+
+    /// Keeps track of what persons wanted, by what the controller made of it.
+    fn follow_ghosts(&mut self, decision: &Decision, incident: &health_event::incident::Incident) {
+        use CloseReason::CancelledByPerson;
+        let to = &incident.quarantine;
+        let closed = matches!(to, QuarantineStatus::Closed(_));
+        let releasing = self
+            .incident
+            .as_ref()
+            .is_some_and(|i| matches!(i.quarantine, QuarantineStatus::Releasing(_)));
+        if closed && releasing && self.stripped {
+            // Whoever took our annotations off while we left has the rest.
+            if let Some(node) = self.node.clone() {
+                self.others.change(|others| {
+                    others.cordon = Cordon::Unclear;
+                    others.taints = node.taints();
+                });
+            }
+        }
+        let cancelled = *to == QuarantineStatus::Releasing(CancelledByPerson)
+            || (*to == QuarantineStatus::Closed(CancelledByPerson) && !releasing);
+        if cancelled && decision.holds.is_some() {
+            for fault in 0..2 {
+                if self.is_open(fault) {
+                    self.refused[fault] = Some(u8::MAX);
+                }
+            }
+        }
+    }
+
+    /// Whether the object shows the machine's present boot.
+    pub(super) fn shows_boot(&self, node: &super::Node) -> bool {
+        node.facts.boot == boot_id(self.machine, self.boot)
+    }
+}

@@ -1,0 +1,237 @@
+//! What must hold at each step.
+
+use std::fmt;
+
+use decide::quarantine::{Decision, Mode, NodeWrite, Policy, Reason, WriteKind};
+use health_event::incident::{CloseReason, Incident, QuarantineStatus};
+
+use super::{Node, Setup, Site, World};
+
+/// A promise that was broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Broken {
+    /// The breaker answered, and is asked again.
+    AsksTwice,
+    /// A mark of an unknown incident is neither adopted nor removed.
+    NotAdopted,
+    /// A write takes a node out, or changes its marks, without an incident of this object that is
+    /// open and holds an open fault or a person's request (P2).
+    WriteWithoutIncident,
+    /// A closed incident changes (P2).
+    ClosedChanges,
+    /// A second incident opens beside an open one.
+    SecondIncident,
+    /// An incident's version does not rise by one with each change.
+    VersionJumps,
+    /// Recovered, with a fault of the incident open, or while a person holds the node.
+    ReleasedWithOpenFault,
+    /// Recovered before the agent's present process was settled for the present boot.
+    ReleasedUnsettled,
+    /// Another's cordon is gone after our write (P5).
+    ForeignCordonRemoved,
+    /// Another's taint is gone after our write (P5).
+    ForeignTaintRemoved,
+    /// After we left the node is not what it was before us, but for records (P5).
+    NotAsBefore,
+    /// A person's uncordon is answered by a cordon for the same faults.
+    PersonOverruled,
+    /// Something is written in dry run, or to a protected node.
+    WroteInDryRun,
+    /// A module that is off opens an incident.
+    OpenedWhileOff,
+    /// More nodes are out by permit than the breaker's bound.
+    LevelExceeded,
+    /// A write changes nothing, and would be repeated for ever.
+    WritesNothing,
+    /// A write that was decided on the present object is refused.
+    RefusedWithoutCause,
+    /// An incident's version rises without end.
+    NeverRests,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Changes of one incident that no history within the bounds needs.
+const ENDLESS: u64 = 60;
+
+pub(super) struct Judged<'a> {
+    pub(super) world: &'a World,
+    pub(super) policy: &'a Policy,
+    pub(super) node: usize,
+    pub(super) decision: &'a Decision,
+}
+
+/// Looks at a decision and at the world in which it was made.
+pub(super) fn of_decision(judged: &Judged<'_>) -> Option<Broken> {
+    let site = &judged.world.sites[judged.node];
+    let after = judged.decision.incident.as_ref();
+    let checks = [
+        of_record(site, after),
+        after.and_then(|after| of_release(site, judged.decision, after)),
+        judged
+            .decision
+            .write
+            .as_ref()
+            .and_then(|write| of_write(judged, site, write)),
+    ];
+    checks.into_iter().flatten().next()
+}
+
+/// The store's rules about incidents.
+fn of_record(site: &Site, after: Option<&Incident>) -> Option<Broken> {
+    let after = after?;
+    if site.closed.contains(&after.id) {
+        return Some(Broken::ClosedChanges);
+    }
+    let version = match &site.incident {
+        Some(before) if before.id != after.id => return Some(Broken::SecondIncident),
+        Some(before) => before.version + 1,
+        None => 1,
+    };
+    if after.version != version {
+        return Some(Broken::VersionJumps);
+    }
+    (after.version > ENDLESS).then_some(Broken::NeverRests)
+}
+
+/// A recovery: nothing of the incident is open, and the agent has spoken.
+fn of_release(site: &Site, decision: &Decision, after: &Incident) -> Option<Broken> {
+    let begins = site
+        .incident
+        .as_ref()
+        .is_none_or(|before| !is_releasing(before));
+    let status = &after.quarantine;
+    let recovers = match status {
+        QuarantineStatus::Releasing(why) | QuarantineStatus::Closed(why) => {
+            *why == CloseReason::Recovered && begins
+        }
+        QuarantineStatus::Withheld(_)
+        | QuarantineStatus::Observed
+        | QuarantineStatus::Applying
+        | QuarantineStatus::Quarantined => false,
+    };
+    if !recovers {
+        return None;
+    }
+    let open = |id| site.open.0.iter().any(|fault| fault.id == id);
+    if after.held_by.is_some() || after.faults.iter().any(|fault| open(fault.id.clone())) {
+        return Some(Broken::ReleasedWithOpenFault);
+    }
+    let was_out = site
+        .incident
+        .as_ref()
+        .is_some_and(|i| i.quarantine == QuarantineStatus::Quarantined);
+    let cache = site
+        .cache
+        .as_ref()
+        .filter(|_| was_out && decision.write.is_some())?;
+    let changed = cache.facts.boot != after.opened_boot || site.restarted;
+    let settled = site.known.settled_for.as_ref() == Some(&cache.facts.boot);
+    let through_agent = after.faults.iter().any(|fault| fault.through_agent);
+    (through_agent && changed && !settled).then_some(Broken::ReleasedUnsettled)
+}
+
+fn is_releasing(incident: &Incident) -> bool {
+    matches!(incident.quarantine, QuarantineStatus::Releasing(_))
+}
+
+fn takes_out(write: &NodeWrite) -> bool {
+    match write.kind {
+        WriteKind::Apply | WriteKind::Update => true,
+        WriteKind::Release | WriteKind::StepBack | WriteKind::CleanUp => false,
+    }
+}
+
+fn of_write(judged: &Judged<'_>, site: &Site, write: &NodeWrite) -> Option<Broken> {
+    let protected = judged.policy.protected_nodes.contains(&write.node);
+    if judged.policy.mode == Mode::DryRun || protected {
+        return Some(Broken::WroteInDryRun);
+    }
+    let stored = judged
+        .decision
+        .incident
+        .as_ref()
+        .or(site.incident.as_deref());
+    let opens = matches!(
+        judged.decision.transition.as_ref().map(|t| &t.reason),
+        Some(Reason::FaultMatched { .. })
+    );
+    if opens && judged.policy.mode == Mode::Off {
+        return Some(Broken::OpenedWhileOff);
+    }
+    if !takes_out(write) {
+        return None;
+    }
+    let Some(incident) =
+        stored.filter(|i| i.node_uid == write.test.uid && !i.quarantine.is_closed())
+    else {
+        return Some(Broken::WriteWithoutIncident);
+    };
+    let open = |fault: &health_event::incident::IncidentFault| {
+        site.open
+            .0
+            .iter()
+            .any(|fact| fact.id == fault.id && !fact.matched.is_empty())
+    };
+    if incident.held_by.is_none() && !incident.open_faults().any(open) {
+        return Some(Broken::WriteWithoutIncident);
+    }
+    // What was decided before the watch showed the person's doing fails its tests.
+    let fresh = site.node == site.cache;
+    (fresh && write.kind == WriteKind::Apply && is_refused(site, incident))
+        .then_some(Broken::PersonOverruled)
+}
+
+/// Whether a person has uncordoned the node for every fault that the incident has.
+fn is_refused(site: &Site, incident: &Incident) -> bool {
+    let mut open = incident.open_faults().peekable();
+    let named = |fault: &health_event::incident::IncidentFault| {
+        (0..2).any(|index| {
+            let said = site.open.0.iter().find(|fact| fact.id == fault.id);
+            let check = site.said[index]
+                .raised
+                .as_ref()
+                .map(|(event, _)| &event.check_name);
+            said.is_some_and(|fact| Some(&fact.event.check_name) == check)
+                && site.refused[index].is_some()
+        })
+    };
+    incident.held_by.is_none() && open.peek().is_some() && open.all(named)
+}
+
+/// What a write did to the object.
+pub(super) fn of_landing(
+    site: &Site,
+    before: &Node,
+    after: &Node,
+    write: &NodeWrite,
+    late: bool,
+) -> Option<Broken> {
+    if let Some(broken) = after.against(&site.others) {
+        return Some(broken);
+    }
+    if !takes_out(write) && !after.is_as_before(&site.others) {
+        return Some(Broken::NotAsBefore);
+    }
+    let cordons = !before.is_cordoned() && after.is_cordoned();
+    let incident = site.incident.as_deref().filter(|_| cordons && !late)?;
+    is_refused(site, incident).then_some(Broken::PersonOverruled)
+}
+
+/// The breaker's bound on nodes that are out by permit.
+pub(super) fn of_levels(setup: &Setup, world: &World) -> Option<Broken> {
+    if !setup.breaker.enabled {
+        return None;
+    }
+    let by_permit = |site: &&Site| {
+        site.incident
+            .as_ref()
+            .is_some_and(|i| i.quarantine.is_out() && i.held_by.is_none())
+    };
+    let out = world.sites.iter().filter(by_permit).count();
+    (out > setup.breaker.level_bound(world.pool_size())).then_some(Broken::LevelExceeded)
+}

@@ -1,0 +1,3 @@
+//! Model checks and random histories of the decisions.
+
+mod model;

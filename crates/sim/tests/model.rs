@@ -1,0 +1,410 @@
+//! Every history within small bounds, configuration by configuration.
+//!
+//! The pinned numbers of states tell when a behaviour is lost or gained: look at what changed
+//! before changing a number.
+
+use decide::quarantine::{CooperatorPolicy, Mode};
+use health_event::NodeName;
+use sim::world::{Broken, Setup, Step, What, World, at_rest};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use What::*;
+
+struct Checked {
+    setup: Setup,
+    /// What the controller must have done in some history.
+    taken: &'static [&'static str],
+}
+
+impl Model for Checked {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(&self.setup)]
+    }
+
+    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        if world.broken.is_none() {
+            world.steps(&self.setup, steps);
+        }
+    }
+
+    fn next_state(&self, world: &World, step: Step) -> Option<World> {
+        step.take(&self.setup, world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = promises();
+        properties.push(Property::always(
+            "at rest all is as it should be",
+            |model, world| at_rest(&model.setup, world),
+        ));
+        properties.extend(
+            transitions()
+                .into_iter()
+                .filter(|p| self.taken.contains(&p.name)),
+        );
+        properties
+    }
+}
+
+macro_rules! promise {
+    ($broken:ident, $says:literal) => {
+        Property::<Checked>::always($says, |_, world| world.broken != Some(Broken::$broken))
+    };
+}
+
+fn promises() -> Vec<Property<Checked>> {
+    vec![
+        promise!(AsksTwice, "a permit is asked for once a decision"),
+        promise!(NotAdopted, "a mark of an unknown incident is adopted"),
+        promise!(
+            WriteWithoutIncident,
+            "P2: no write without an open incident and fault"
+        ),
+        promise!(ClosedChanges, "P2: a closed incident never changes"),
+        promise!(SecondIncident, "never two open incidents of one node"),
+        promise!(VersionJumps, "a version rises by one with each change"),
+        promise!(ReleasedWithOpenFault, "no recovery while a fault is open"),
+        promise!(
+            ReleasedUnsettled,
+            "no recovery before the agent has settled"
+        ),
+        promise!(ForeignCordonRemoved, "P5: another's cordon stays"),
+        promise!(ForeignTaintRemoved, "P5: another's taint stays"),
+        promise!(NotAsBefore, "P5: what is left is what was there before"),
+        promise!(PersonOverruled, "a person's uncordon stands"),
+        promise!(WroteInDryRun, "dry run writes nothing"),
+        promise!(OpenedWhileOff, "what is off opens nothing"),
+        promise!(LevelExceeded, "P7: the level is bounded"),
+        promise!(WritesNothing, "every write changes something"),
+        promise!(
+            RefusedWithoutCause,
+            "a write on the present node is not refused"
+        ),
+        promise!(NeverRests, "an incident comes to rest"),
+    ]
+}
+
+macro_rules! taken {
+    ($($code:literal),* $(,)?) => {
+        vec![$(Property::<Checked>::sometimes($code, |_, world| world.did.0 == Some($code))),*]
+    };
+}
+
+fn transitions() -> Vec<Property<Checked>> {
+    taken![
+        "fault_matched",
+        "person_hold",
+        "person_cancel",
+        "person_drop",
+        "dry_run",
+        "protected_node",
+        "breaker_withholds",
+        "first_action_delay",
+        "paced",
+        "permitted",
+        "marks_change",
+        "replanned_write",
+        "marks_restored",
+        "write_seen",
+        "recovered",
+        "manual_uncordon",
+        "manual_untaint",
+        "node_gone",
+        "node_replaced",
+        "faults_change",
+        "cooperator_uncordon",
+        "needs_operator",
+        "adopted",
+    ]
+}
+
+#[track_caller]
+fn check(name: &str, setup: Setup, taken: &'static [&'static str], states: usize) {
+    let known: Vec<&str> = transitions().iter().map(|p| p.name).collect();
+    assert!(
+        taken.iter().all(|code| known.contains(code)),
+        "unknown code among {taken:?}"
+    );
+    let model = Checked { setup, taken };
+    let started = std::time::Instant::now();
+    let checker = model
+        .checker()
+        .threads(2)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
+    let failed: Vec<_> = checker
+        .discoveries()
+        .into_iter()
+        .filter(|(name, _)| !taken.contains(name))
+        .collect();
+    println!(
+        "{name}: {} states, depth {}, {} ms",
+        checker.unique_state_count(),
+        checker.max_depth(),
+        started.elapsed().as_millis()
+    );
+    if let Some((property, path)) = failed.into_iter().next() {
+        let steps: Vec<String> = path
+            .into_actions()
+            .iter()
+            .map(|s| format!("{s:?}"))
+            .collect();
+        panic!(
+            "{name}: {property:?} does not hold after\n{}",
+            steps.join("\n")
+        );
+    }
+    for code in taken {
+        assert!(
+            checker.discovery(code).is_some(),
+            "{name}: {code} never happens"
+        );
+    }
+    assert_eq!(checker.unique_state_count(), states, "{name}: states");
+}
+
+#[test]
+fn an_agent_and_its_machine() {
+    let limits = [
+        (Break, 2),
+        (Heal, 1),
+        (Reboot, 1),
+        (AgentRestart, 1),
+        (Tick, 1),
+    ];
+    let taken: &[_] = &["fault_matched", "write_seen", "recovered", "needs_operator"];
+    check("agent", Setup::new(1, 1, &limits), taken, 0);
+}
+
+#[test]
+fn two_faults_whose_writes_come_late() {
+    let limits = [(Break, 3), (Heal, 2), (TimeOut, 1)];
+    let taken: &[_] = &["marks_change", "replanned_write", "recovered"];
+    check(
+        "two faults",
+        Setup::new(1, 2, &limits).with_bare_nodes(),
+        taken,
+        0,
+    );
+}
+
+#[test]
+fn crashes_and_late_events() {
+    let limits = [(Break, 2), (Heal, 2), (Repeat, 1), (TimeOut, 1), (Crash, 2)];
+    let taken: &[_] = &["fault_matched", "recovered"];
+    check("crashes", Setup::new(1, 1, &limits), taken, 0);
+}
+
+#[test]
+fn a_person_uncordons() {
+    let limits = [
+        (Break, 2),
+        (Heal, 1),
+        (Uncordon, 1),
+        (Cordon, 1),
+        (Crash, 1),
+        (TimeOut, 1),
+        (Tick, 1),
+    ];
+    let taken: &[_] = &["manual_uncordon", "recovered"];
+    check("uncordon", Setup::new(1, 1, &limits), taken, 0);
+}
+
+#[test]
+fn a_person_uncordons_and_untaints_amid_two_faults() {
+    let limits = [
+        (Break, 2),
+        (Heal, 1),
+        (Uncordon, 1),
+        (Untaint, 1),
+        (Crash, 1),
+    ];
+    let taken: &[_] = &[
+        "manual_uncordon",
+        "manual_untaint",
+        "marks_change",
+        "recovered",
+    ];
+    check("untaint", Setup::new(1, 2, &limits), taken, 0);
+}
+
+#[test]
+fn a_person_asks() {
+    let limits = [
+        (Break, 1),
+        (Heal, 1),
+        (Hold, 1),
+        (Release, 1),
+        (Cancel, 1),
+        (Crash, 1),
+    ];
+    let taken: &[_] = &["person_hold", "person_cancel", "recovered"];
+    check("requests", Setup::new(1, 1, &limits), taken, 0);
+}
+
+#[test]
+fn another_controller_cordons_and_taints() {
+    let limits = [
+        (Break, 1),
+        (Heal, 1),
+        (Cordon, 1),
+        (Uncordon, 1),
+        (ForeignTaint, 1),
+        (ForeignUntaint, 1),
+        (TimeOut, 1),
+    ];
+    let taken: &[_] = &["manual_uncordon", "recovered"];
+    check("another controller", Setup::new(1, 1, &limits), taken, 0);
+}
+
+#[test]
+fn another_controller_has_our_taint() {
+    let limits = [
+        (Break, 2),
+        (Heal, 2),
+        (SameTaint, 1),
+        (Untaint, 1),
+        (Cordon, 1),
+    ];
+    let taken: &[_] = &["manual_untaint", "recovered", "marks_change"];
+    check("same taint", Setup::new(1, 2, &limits), taken, 0);
+}
+
+#[test]
+fn a_cooperating_controller() {
+    for policy in [CooperatorPolicy::Taint, CooperatorPolicy::Yield] {
+        let limits = [
+            (Break, 1),
+            (Heal, 1),
+            (Cooperate, 2),
+            (CooperatorUncordon, 1),
+            (Crash, 1),
+        ];
+        let mut setup = Setup::new(1, 1, &limits);
+        setup.policy.cooperator_policy = policy;
+        let (taken, states): (&[_], _) = match policy {
+            CooperatorPolicy::Taint => (&["cooperator_uncordon", "marks_change", "recovered"], 0),
+            CooperatorPolicy::Yield => (&["marks_change", "recovered"], 0),
+        };
+        check("cooperator", setup, taken, states);
+    }
+}
+
+#[test]
+fn annotations_are_taken_off() {
+    let limits = [(Break, 2), (Heal, 2), (Strip, 1), (Uncordon, 1), (Crash, 1)];
+    check(
+        "strip",
+        Setup::new(1, 1, &limits),
+        &["marks_restored", "recovered"],
+        0,
+    );
+}
+
+#[test]
+fn pause_and_opt_out() {
+    let limits = [(Break, 2), (Heal, 1), (Pause, 2), (OptOut, 2)];
+    check(
+        "pause",
+        Setup::new(1, 2, &limits),
+        &["faults_change", "recovered"],
+        0,
+    );
+}
+
+#[test]
+fn nodes_go_and_come() {
+    let limits = [
+        (Break, 2),
+        (Heal, 1),
+        (Delete, 2),
+        (Register, 1),
+        (RegisterOther, 1),
+        (TimeOut, 1),
+    ];
+    let taken: &[_] = &["node_gone", "node_replaced", "recovered"];
+    check("nodes go and come", Setup::new(1, 1, &limits), taken, 0);
+}
+
+#[test]
+fn the_store_is_lost() {
+    let limits = [
+        (Break, 2),
+        (Heal, 1),
+        (Uncordon, 1),
+        (Reboot, 1),
+        (LoseStore, 1),
+    ];
+    let taken: &[_] = &["adopted", "recovered", "manual_uncordon"];
+    check("store lost", Setup::new(1, 1, &limits), taken, 0);
+}
+
+#[test]
+fn two_nodes_and_room_for_one() {
+    let limits = [(Break, 2), (Heal, 1), (Reset, 1), (Drop, 1), (Crash, 1)];
+    let taken: &[_] = &[
+        "breaker_withholds",
+        "paced",
+        "permitted",
+        "person_drop",
+        "recovered",
+    ];
+    check("breaker", Setup::new(2, 1, &limits).with_level(1), taken, 0);
+}
+
+#[test]
+fn the_first_action_waits() {
+    let limits = [(Break, 2), (Heal, 1), (Hold, 1), (Tick, 2)];
+    let mut setup = Setup::new(2, 1, &limits).with_level(2);
+    setup.policy.first_action_until = Some(setup.now(1));
+    let taken: &[_] = &[
+        "first_action_delay",
+        "paced",
+        "permitted",
+        "person_hold",
+        "recovered",
+    ];
+    check("first action", setup, taken, 0);
+}
+
+#[test]
+fn dry_run_off_and_back() {
+    for modes in [
+        vec![Mode::DryRun, Mode::Enforce, Mode::DryRun],
+        vec![Mode::Enforce, Mode::DryRun, Mode::Enforce],
+        vec![Mode::Enforce, Mode::Off, Mode::Enforce],
+    ] {
+        let limits = [
+            (Break, 1),
+            (Heal, 1),
+            (Uncordon, 1),
+            (Cancel, 1),
+            (SwitchMode, 2),
+        ];
+        let (taken, states): (&[_], _) = match (modes[0], modes[1]) {
+            (Mode::DryRun, _) => (&["dry_run", "permitted", "recovered"], 0),
+            (_, Mode::DryRun) => (&["dry_run", "permitted", "recovered"], 0),
+            (Mode::Enforce | Mode::Off, _) => (&["recovered", "manual_uncordon"], 0),
+        };
+        let name = format!("{modes:?}");
+        check(
+            &name,
+            Setup::new(1, 1, &limits).with_modes(modes),
+            taken,
+            states,
+        );
+    }
+}
+
+#[test]
+fn a_protected_node() {
+    let limits = [(Break, 2), (Heal, 1), (Hold, 1), (Release, 1), (Cordon, 1)];
+    let mut setup = Setup::new(1, 2, &limits);
+    let name = NodeName::new(&setup.template(0, 0).event.node_name).unwrap();
+    setup.policy.protected_nodes.insert(name);
+    check("protected", setup, &["protected_node", "recovered"], 0);
+}

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::ListParams;
-use kube::runtime::watcher;
+use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::runtime::watcher::Event;
 use testbed::{NodeSpec, Options, Testbed, wait_for};
 use tokio::sync::mpsc;
@@ -207,8 +207,14 @@ fn watch(testbed: &Testbed) -> mpsc::UnboundedReceiver<(Instant, Node)> {
     let config = watcher::Config::default().fields(&format!("metadata.name={VICTIM}"));
     let nodes: Api<Node> = Api::all(testbed.admin());
     tokio::spawn(async move {
-        let mut stream = std::pin::pin!(watcher(nodes, config));
-        while let Some(event) = stream.next().await {
+        // With back-off: the API server is gone at the end, and a hot loop would outlive it.
+        let mut stream = std::pin::pin!(watcher(nodes, config).default_backoff());
+        loop {
+            let event = tokio::select! {
+                () = tell.closed() => return,
+                event = stream.next() => event,
+            };
+            let Some(event) = event else { return };
             if let Ok(Event::Apply(node) | Event::InitApply(node)) = event
                 && tell.send((Instant::now(), node)).is_err()
             {

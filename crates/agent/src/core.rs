@@ -103,6 +103,18 @@ impl Core {
         self.wait(State::has_room).await;
     }
 
+    /// Waits until the disk keeps up, but not on a disk that hangs: then events go on through
+    /// memory, and their position is saved late, so that a crash tells them twice.
+    pub async fn disk(&self) {
+        if self.spool.keeps_up() || self.lock().is_disk_stuck() {
+            return;
+        }
+        let keeps_up = self.wait(|_| self.spool.keeps_up());
+        if tokio::time::timeout(RETRY, keeps_up).await.is_err() {
+            self.lock().note_disk_stuck();
+        }
+    }
+
     /// Waits until all these events are on disk or the controller has them.
     pub async fn safe(&self, numbers: &[u64]) {
         self.wait(|state| state.are_safe(numbers)).await;
@@ -204,7 +216,7 @@ impl Core {
 
     /// Writes the noted position, at a graceful stop.
     pub fn flush(&self) {
-        let write = self.lock().whole_write(false);
+        let write = self.lock().last_write();
         if let Err(error) = self.spool.write(write) {
             tracing::warn!(%error, "position not saved; matching lines since may be told again");
         }

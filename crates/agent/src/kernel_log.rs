@@ -218,6 +218,7 @@ impl Reader {
     }
 
     async fn submit(&self, events: Vec<HealthEvent>) {
+        self.core.disk().await;
         while self
             .core
             .submit_own(events.clone(), self.position())

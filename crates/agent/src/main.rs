@@ -48,8 +48,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// `--check-config FILE`: everything that is wrong, as TOML. The node's name comes from the environment of
-/// the pod, so that a file without one is whole.
+/// `--check-config FILE`: everything that is wrong, as TOML. The node's name comes from the pod's
+/// environment, so that a file without one is whole.
 fn check(file: &Path, args: &Args) -> anyhow::Result<ExitCode> {
     let text = std::fs::read_to_string(file)
         .with_context(|| format!("configuration file {} can't be read", file.display()))?;

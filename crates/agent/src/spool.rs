@@ -15,6 +15,8 @@ mod database;
 mod refused;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
@@ -66,8 +68,9 @@ pub struct Write {
     pub rows: Vec<Row>,
     /// Changed faults.
     pub faults: Vec<FaultRow>,
-    /// The stored faults are replaced by `faults` as a whole.
-    pub replace_faults: bool,
+    /// This is everything that is not on disk: the stored faults are replaced by `faults` as a
+    /// whole, and what failed before is made up for.
+    pub whole: bool,
     /// New position.
     pub position: Option<Position>,
     /// Boots seen, oldest first.
@@ -195,6 +198,8 @@ pub struct Stored {
 #[derive(Debug, Clone)]
 pub struct Spool {
     commands: SyncSender<Command>,
+    /// Commands that the thread has not taken yet.
+    waiting: Arc<AtomicUsize>,
 }
 
 /// The running thread.
@@ -217,13 +222,16 @@ impl Spool {
         let (database, stored) = Database::open(folder, max_bytes)?;
         let (commands, queue) = sync_channel(QUEUE);
         let folder = folder.to_owned();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let taken = Arc::clone(&waiting);
         let thread = std::thread::Builder::new()
             .name("spool".into())
             .stack_size(256 * 1024)
-            .spawn(move || run(database, &folder, &queue, &done))
+            .spawn(move || run(database, &folder, &queue, &done, &taken))
             .map_err(|_| SpoolError::Thread)?;
         let spool = Self {
             commands: commands.clone(),
+            waiting,
         };
         Ok((spool, SpoolThread { commands, thread }, stored))
     }
@@ -270,13 +278,20 @@ impl Spool {
         }
     }
 
+    /// Whether the disk keeps up: whoever can wait should, as long as it does not.
+    pub fn keeps_up(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) < QUEUE / 2
+    }
+
     fn send(&self, command: Command) -> Result<(), SpoolError> {
-        self.commands
-            .try_send(command)
-            .map_err(|error| match error {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.commands.try_send(command).map_err(|error| {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            match error {
                 TrySendError::Full(_) => SpoolError::Busy,
                 TrySendError::Disconnected(_) => SpoolError::Thread,
-            })
+            }
+        })
     }
 }
 
@@ -308,7 +323,9 @@ fn run(
     folder: &Path,
     queue: &Receiver<Command>,
     done: &UnboundedSender<Done>,
+    waiting: &AtomicUsize,
 ) {
+    let mut missing = false;
     while let Ok(first) = queue.recv() {
         let mut group = vec![first];
         while group.len() < GROUP {
@@ -317,19 +334,26 @@ fn run(
                 Err(_) => break,
             }
         }
-        if !commit(&mut database, folder, group, done) {
+        // `Close` is sent past the counter, and is the last of all.
+        waiting.fetch_sub(
+            group.len().min(waiting.load(Ordering::Relaxed)),
+            Ordering::Relaxed,
+        );
+        if !commit(&mut database, folder, group, done, &mut missing) {
             break;
         }
     }
     database.close();
 }
 
-/// Carries a group out. Answers whether to go on.
+/// Carries a group out. Answers whether to go on. After a failed write something is `missing`,
+/// until a whole write makes up for it; no position is saved as long.
 fn commit(
     database: &mut Database,
     folder: &Path,
     group: Vec<Command>,
     done: &UnboundedSender<Done>,
+    missing: &mut bool,
 ) -> bool {
     let mut go_on = true;
     let mut writes = Vec::new();
@@ -338,7 +362,11 @@ fn commit(
     let mut refusals = Vec::new();
     for command in group {
         match command {
-            Command::Write(write) => writes.push(*write),
+            Command::Write(mut write) => {
+                *missing &= !write.whole;
+                write.position = write.position.filter(|_| !*missing);
+                writes.push(*write);
+            }
             Command::Acknowledged(number) => through = through.max(Some(number)),
             Command::Read {
                 after,
@@ -363,6 +391,7 @@ fn commit(
         let result = database.write(&writes, through);
         crash::point("spool.commit.after");
         let stored = result.is_ok();
+        *missing |= !stored;
         tell(
             done,
             match result {

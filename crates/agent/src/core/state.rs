@@ -110,6 +110,8 @@ struct SpoolHealth {
     failures: u32,
     successes: u32,
     raised: bool,
+    /// Nothing was written for a while though much waits.
+    stuck: bool,
 }
 
 impl SpoolHealth {
@@ -124,6 +126,7 @@ impl SpoolHealth {
 
     /// A write worked. Answers whether that ends the fault.
     fn worked(&mut self) -> bool {
+        self.stuck = false;
         self.failures = 0;
         self.successes = self.successes.saturating_add(1);
         let recovered = self.raised && self.successes >= SUCCESSES;
@@ -162,6 +165,14 @@ impl State {
 
     pub(super) fn has_room(&self) -> bool {
         self.outgoing.has_room()
+    }
+
+    pub(super) fn is_disk_stuck(&self) -> bool {
+        self.spool.stuck
+    }
+
+    pub(super) fn note_disk_stuck(&mut self) {
+        self.spool.stuck = true;
     }
 
     pub(super) fn are_safe(&self, numbers: &[u64]) -> bool {
@@ -254,7 +265,7 @@ impl State {
         let rows = self.outgoing.unstored();
         let mut write = Write {
             rows: rows.map(|(number, event)| row_of(number, event)).collect(),
-            replace_faults: with_faults,
+            whole: with_faults,
             ..Write::default()
         };
         if with_faults {
@@ -262,6 +273,14 @@ impl State {
         }
         self.complete(&mut write);
         write
+    }
+
+    /// The last write before a stop.
+    pub(super) fn last_write(&mut self) -> Write {
+        match self.rewrite() {
+            Some(write) => write,
+            None => self.whole_write(false),
+        }
     }
 
     /// What failed before, if anything did.
@@ -367,7 +386,10 @@ impl State {
 
     /// Adds what goes with every write.
     fn complete(&self, write: &mut Write) {
-        write.position.clone_from(&self.position);
+        // Events that are in no write yet must not be passed by a saved position.
+        if !self.rewrite {
+            write.position.clone_from(&self.position);
+        }
         write.boots.clone_from(&self.boots);
         write.adopted = !self.adopting;
         write.held_through = self.outgoing.held_through();

@@ -318,7 +318,7 @@ fn apply(transaction: &Transaction<'_>, write: &Write) -> rusqlite::Result<()> {
     if let Some(row) = write.rows.last() {
         set_meta(transaction, "last_number", sql(row.number))?;
     }
-    if write.replace_faults {
+    if write.whole {
         transaction.execute("DELETE FROM faults", [])?;
     }
     for fault in &write.faults {

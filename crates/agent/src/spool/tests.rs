@@ -232,3 +232,47 @@ async fn a_damaged_spool_is_put_aside_and_a_new_one_begun() {
     assert_eq!(aside, vec![7; 10_000]);
     thread.close();
 }
+
+#[tokio::test]
+async fn no_position_passes_an_event_whose_write_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (done, mut outcomes) = unbounded_channel();
+    let (spool, thread, _) = Spool::open(folder.path(), 1 << 20, done.clone()).unwrap();
+    let at = |sequence| {
+        Some(Position {
+            machine: "m".into(),
+            boot: "b".into(),
+            sequence,
+        })
+    };
+    let mut too_large = row(&event("79", 1, true), 1);
+    too_large.body = vec![0; 20 << 20];
+    let failing = Write {
+        rows: vec![too_large],
+        position: at(1),
+        ..Write::default()
+    };
+    spool.write(failing).unwrap();
+    while !matches!(outcomes.recv().await.unwrap(), Done::Failed(_)) {}
+    let later = Write {
+        position: at(2),
+        ..Write::default()
+    };
+    spool.write(later).unwrap();
+    thread.close();
+    let (spool, thread, stored) = Spool::open(folder.path(), 1 << 20, done.clone()).unwrap();
+    assert_eq!(stored.position, None);
+    drop(spool);
+    thread.close();
+    let (spool, thread, _) = Spool::open(folder.path(), 1 << 20, done.clone()).unwrap();
+    let whole = Write {
+        whole: true,
+        position: at(3),
+        ..Write::default()
+    };
+    spool.write(whole).unwrap();
+    thread.close();
+    let (_spool, thread, stored) = Spool::open(folder.path(), 1 << 20, done).unwrap();
+    assert_eq!(stored.position, at(3));
+    thread.close();
+}

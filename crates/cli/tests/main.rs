@@ -4,4 +4,13 @@
     reason = "the lint's exception for tests does not reach helpers"
 )]
 
+mod breaker;
+mod config;
+mod connection;
+mod explain;
+mod inject;
+mod kit;
+mod requests;
 mod scan;
+mod status;
+mod timeline;

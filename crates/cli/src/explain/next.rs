@@ -52,7 +52,7 @@ pub(super) fn rule(facts: &Facts, fault: &Fault) -> String {
             "none: its sender forced the quarantine".to_owned()
         }
         Some(known) => known.rules.join(", "),
-        None => "none matched".to_owned(),
+        None => "none acts on it".to_owned(),
     }
 }
 
@@ -87,9 +87,13 @@ pub(super) fn steps(facts: &Facts, clock: &Clock) -> Vec<Line> {
 }
 
 fn without_incident(facts: &Facts) -> Vec<Line> {
-    let mut lines = vec![Line::Comes(
-        "The node stays in service: no rule set acts on these faults now.".to_owned(),
-    )];
+    let kept = !facts.node.holds.is_empty() || on_the_node(facts).next().is_some();
+    let why = if kept {
+        "The node stays in service; what is said below keeps Warden from acting."
+    } else {
+        "The node stays in service: no rule set matches these faults."
+    };
+    let mut lines = vec![Line::Comes(why.to_owned())];
     for fault in &facts.node.faults {
         lines.push(Line::Comes(format!(
             "{} {}.",
@@ -227,7 +231,7 @@ fn unsettled(facts: &Facts, no_fault: bool) -> Option<Line> {
 }
 
 /// What the node object itself says to us.
-fn on_the_node(facts: &Facts) -> Vec<Line> {
+fn on_the_node(facts: &Facts) -> impl Iterator<Item = Line> {
     let blocks = facts
         .node
         .object
@@ -253,7 +257,7 @@ fn on_the_node(facts: &Facts) -> Vec<Line> {
         }
         _ => format!("Blocked: {block}."),
     };
-    blocks.map(|block| Line::Blocks(line(block))).collect()
+    blocks.map(move |block| Line::Blocks(line(block)))
 }
 
 /// Commands, each with what it does.

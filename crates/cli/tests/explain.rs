@@ -1,0 +1,207 @@
+//! `warden explain`.
+
+use crate::kit::{
+    self, Server, ago, ask, incident, node, pool, taken_out, text, tripped_pool, xid_79,
+};
+use crate::kit::{INCIDENT, step};
+use wire::api;
+
+fn server_of(
+    node: &api::Node,
+    steps: Vec<api::Step>,
+    status: &api::Status,
+    pool: api::BreakerPool,
+) -> Server {
+    let incident = node
+        .incidents
+        .first()
+        .cloned()
+        .unwrap_or_else(|| incident("Closed"));
+    let detail = api::IncidentDetail {
+        incident,
+        timeline: steps,
+    };
+    Server::start(&[
+        ("GET /api/v1/nodes/gpu-17", 200, text(node)),
+        (
+            &format!("GET /api/v1/incidents/{INCIDENT}"),
+            200,
+            text(&detail),
+        ),
+        ("GET /api/v1/status", 200, text(status)),
+        ("GET /api/v1/breaker", 200, text(&[pool])),
+    ])
+}
+
+fn explain(node: &api::Node) -> (Option<i32>, String) {
+    let server = server_of(node, taken_out(), &kit::status(), pool());
+    let ran = ask(&server, &["explain", "gpu-17"]);
+    (ran.code, ran.out)
+}
+
+/// Out of service because of an XID 79.
+fn out() -> api::Node {
+    let mut node = node();
+    node.faults = vec![xid_79()];
+    node.incidents = vec![incident("Quarantined")];
+    node.object.as_mut().unwrap().cordoned = true;
+    node
+}
+
+#[test]
+fn a_node_that_is_out_is_explained_from_what_is_wrong_to_what_to_do() {
+    let (code, out) = explain(&out());
+    assert_eq!(code, Some(1));
+    insta::assert_snapshot!(out);
+}
+
+#[test]
+fn a_healthy_node_says_so_and_shows_its_last_incident() {
+    let mut node = node();
+    let closed = api::Incident {
+        detail: "Recovered".into(),
+        closed_at: Some(ago(100)),
+        ..incident("Closed")
+    };
+    node.incidents = vec![closed];
+    let (code, out) = explain(&node);
+    assert_eq!(code, Some(0));
+    insta::assert_snapshot!(out);
+    let (code, out) = explain(&kit::node());
+    assert_eq!(code, Some(0));
+    assert!(out.contains("It had no incident so far."), "{out}");
+}
+
+#[test]
+fn a_node_withheld_by_the_breaker_names_the_pool_and_the_reset() {
+    let mut node = out();
+    node.object.as_mut().unwrap().cordoned = false;
+    node.incidents[0].state = "Withheld".into();
+    node.incidents[0].detail = "the pool's breaker is tripped by its rate bound".into();
+    let steps = vec![step(
+        7,
+        ago(505),
+        "",
+        "Withheld",
+        "the breaker's rate bound is reached",
+    )];
+    let server = server_of(&node, steps, &kit::status(), tripped_pool());
+    let ran = ask(&server, &["explain", "gpu-17"]);
+    assert_eq!(ran.code, Some(1));
+    insta::assert_snapshot!(ran.out);
+}
+
+#[test]
+fn a_node_whose_faults_ended_waits_for_its_agent_by_name() {
+    let mut node = out();
+    node.faults.clear();
+    node.agent.state = "starting".into();
+    node.agent.unsettled = vec!["kernel-log: starting".into()];
+    node.incidents[0].needs_operator = Some("the agent does not settle".into());
+    let (code, out) = explain(&node);
+    assert_eq!(code, Some(1));
+    insta::assert_snapshot!(out);
+}
+
+#[test]
+fn whatever_blocks_is_named() {
+    let mut node = node();
+    node.faults = vec![api::Fault {
+        incident: None,
+        ..xid_79()
+    }];
+    let marks = [
+        "paused",
+        "opted_out",
+        "control_plane",
+        "external_owner k=v",
+        "new_one",
+    ];
+    node.object.as_mut().unwrap().blocked_by = marks.map(str::to_owned).to_vec();
+    node.holds = vec![api::Hold {
+        actor: "alice".into(),
+        until: ago(-3_600),
+        faults: vec!["node/gpu-17 SysLogsXIDError 79 PCI=0000:cb:00".into()],
+    }];
+    let status = api::Status {
+        dry_run: true,
+        profile: "observe".into(),
+        ..kit::status()
+    };
+    let server = server_of(&node, Vec::new(), &status, pool());
+    let ran = ask(&server, &["explain", "gpu-17"]);
+    assert_eq!(ran.code, Some(1));
+    insta::assert_snapshot!(ran.out);
+}
+
+#[test]
+fn each_state_has_its_words() {
+    let table = [
+        ("Observed", "has faults, but is only observed"),
+        (
+            "Applying",
+            "The write that takes the node out is under way.",
+        ),
+        (
+            "Releasing",
+            "The write that gives the node back is under way.",
+        ),
+        ("Quarantined", "Held by alice: broken fan"),
+    ];
+    for (state, want) in table {
+        let mut node = out();
+        node.incidents[0].state = state.into();
+        node.incidents[0].held_by = Some("alice: broken fan".into());
+        let (code, out) = explain(&node);
+        assert_eq!(code, Some(1));
+        assert!(out.contains(want), "{state}: {out}");
+    }
+}
+
+#[test]
+fn what_can_not_be_read_is_left_out_and_said() {
+    let server = Server::start(&[("GET /api/v1/nodes/gpu-17", 200, text(&out()))]);
+    let mut command = kit::program();
+    command
+        .env("WARDEN_SERVER", server.url())
+        .args(["explain", "gpu-17"]);
+    let ran = kit::Ran::from(command.output().unwrap());
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.out.contains("XID 79"), "{}", ran.out);
+    assert!(
+        ran.err.contains("not shown: GET /api/v1/status"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn faults_that_are_only_observed_leave_the_node_well() {
+    let mut node = node();
+    node.observed = vec![api::Fault {
+        incident: None,
+        ..xid_79()
+    }];
+    let (code, out) = explain(&node);
+    assert_eq!(code, Some(0));
+    assert!(
+        out.contains("Only observed (these never act on the node)\n  XID 79"),
+        "{out}"
+    );
+}
+
+#[test]
+fn json_is_what_the_api_said_and_colours_can_be_forced() {
+    let server = server_of(&out(), taken_out(), &kit::status(), pool());
+    let ran = ask(&server, &["explain", "gpu-17", "--format", "json"]);
+    assert_eq!(
+        (ran.code, ran.out),
+        (Some(1), format!("{}\n", text(&out())))
+    );
+    let ran = ask(&server, &["explain", "gpu-17", "--color", "always"]);
+    assert!(ran.out.contains("\u{1b}["), "{}", ran.out);
+    assert!(
+        !ran.out.contains("\u{1b}[2J"),
+        "the log's own sequences never reach a terminal"
+    );
+}

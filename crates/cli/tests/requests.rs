@@ -1,0 +1,71 @@
+//! `warden hold`, `warden release`, `warden close`, and the completions of all.
+
+use crate::kit::{Server, ask, warden};
+
+fn server() -> Server {
+    let done = r#"{"done":"done for node gpu-17"}"#.to_owned();
+    Server::start(&[
+        ("POST /api/v1/nodes/gpu-17/hold", 200, done.clone()),
+        ("POST /api/v1/nodes/gpu-17/release", 200, done.clone()),
+        ("POST /api/v1/nodes/gpu-17/close", 200, done),
+    ])
+}
+
+#[test]
+fn each_sends_its_body_and_prints_what_was_done() {
+    let table: [(&[&str], &str); 3] = [
+        (
+            &["hold", "gpu-17", "--reason", "broken \"fan\""],
+            r#"{"reason":"broken \"fan\""}"#,
+        ),
+        (&["release", "gpu-17"], "{}"),
+        (
+            &["close", "gpu-17", "3f2a9c01d4e5"],
+            r#"{"fault":"3f2a9c01d4e5"}"#,
+        ),
+    ];
+    let server = server();
+    for (arguments, body) in table {
+        let ran = ask(&server, arguments);
+        assert_eq!(
+            (ran.code, ran.out.as_str()),
+            (Some(0), "done for node gpu-17\n")
+        );
+        let called = server.called().pop().unwrap();
+        assert_eq!(called.body, body);
+        assert_eq!(
+            called.line,
+            format!("POST /api/v1/nodes/gpu-17/{}", arguments[0])
+        );
+    }
+    let json = ask(&server, &["release", "gpu-17", "--format", "json"]);
+    assert_eq!(json.out, "{\"done\":\"done for node gpu-17\"}\n");
+}
+
+#[test]
+fn a_node_that_is_no_name_is_never_sent() {
+    for name in ["Node", "a/b", "a?b", ".."] {
+        let ran = warden(&["release", name]);
+        assert_eq!(ran.code, Some(2), "{name}");
+        assert!(ran.err.contains("<NODE>"), "{}", ran.err);
+    }
+    assert!(
+        warden(&["hold", "gpu-17"]).err.contains("--reason"),
+        "a hold needs a reason"
+    );
+}
+
+#[test]
+fn completions_know_every_subcommand() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = warden(&["completions", shell]);
+        assert_eq!(ran.code, Some(0));
+        let names = [
+            "scan", "status", "explain", "timeline", "breaker", "hold", "release", "close",
+            "inject", "config",
+        ];
+        for name in names {
+            assert!(ran.out.contains(name), "{shell} does not know {name}");
+        }
+    }
+}

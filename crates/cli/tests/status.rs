@@ -1,0 +1,95 @@
+//! `warden status`.
+
+use crate::kit::{self, Server, ask, node_line, pool, text, tripped_pool};
+use wire::api;
+
+fn server(status: &api::Status, pools: &[api::BreakerPool], nodes: &[api::NodeLine]) -> Server {
+    Server::start(&[
+        ("GET /api/v1/status", 200, text(status)),
+        ("GET /api/v1/breaker", 200, text(&pools)),
+        ("GET /api/v1/nodes", 200, text(&nodes)),
+    ])
+}
+
+fn troubled() -> Server {
+    let mut silent = node_line("gpu-3", None);
+    silent.agent = "silent".into();
+    let status = api::Status {
+        out: 4,
+        withheld: 2,
+        open_faults: 7,
+        agents_silent: 1,
+        ..kit::status()
+    };
+    let nodes = [
+        node_line("gpu-1", Some("Quarantined")),
+        node_line("gpu-2", None),
+        silent,
+        node_line("gpu-5", Some("Withheld")),
+    ];
+    let other = api::BreakerPool {
+        pool: "other".into(),
+        nodes: 2,
+        ..pool()
+    };
+    server(&status, &[tripped_pool(), other], &nodes)
+}
+
+#[test]
+fn a_calm_cluster_fits_a_few_lines() {
+    let server = server(&kit::status(), &[pool()], &[node_line("gpu-1", None)]);
+    let ran = ask(&server, &["status", "--check"]);
+    assert_eq!(ran.code, Some(0));
+    insta::assert_snapshot!(ran.out);
+}
+
+#[test]
+fn what_is_wrong_stands_out_and_only_check_makes_it_the_exit_code() {
+    let server = troubled();
+    let ran = ask(&server, &["status"]);
+    assert_eq!(ran.code, Some(0));
+    insta::assert_snapshot!(ran.out);
+    assert_eq!(ask(&server, &["status", "--check"]).code, Some(1));
+}
+
+#[test]
+fn a_controller_that_is_not_ready_says_which_part() {
+    let parts = vec!["store: ready".into(), "nodes: starting".into()];
+    let status = api::Status {
+        ready: false,
+        parts,
+        dry_run: true,
+        ..kit::status()
+    };
+    let ran = ask(&server(&status, &[pool()], &[]), &["status", "--check"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.out.contains("NOT READY\n  nodes: starting\n"),
+        "{}",
+        ran.out
+    );
+    assert!(ran.out.contains("dry run"), "{}", ran.out);
+}
+
+#[test]
+fn json_holds_the_three_answers_as_they_came() {
+    let ran = ask(&troubled(), &["status", "--format", "json"]);
+    let object: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(object["status"]["out"], 4);
+    assert_eq!(object["breaker"][0]["trip"]["bound"], "rate");
+    assert_eq!(object["nodes"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn a_list_of_odd_nodes_is_cut() {
+    let nodes: Vec<_> = (0..60)
+        .map(|n| node_line(&format!("n-{n}"), Some("Observed")))
+        .collect();
+    let ran = ask(&server(&kit::status(), &[pool()], &nodes), &["status"]);
+    assert!(
+        ran.out.contains("and 10 more: warden status --format json"),
+        "{}",
+        ran.out
+    );
+    assert!(!ran.out.contains("n-50"), "{}", ran.out);
+}

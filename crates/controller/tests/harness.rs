@@ -74,7 +74,7 @@ impl Cluster {
         let specs: Vec<NodeSpec> = names.iter().map(|name| NodeSpec::new(*name)).collect();
         self.testbed.add_nodes(&specs).await.unwrap();
         self.testbed
-            .wait_nodes_ready(names, Duration::from_secs(60))
+            .wait_nodes_ready(names, Duration::from_mins(1))
             .await
             .unwrap();
     }
@@ -249,7 +249,7 @@ impl Controller {
             store.clone(),
             fencing,
             wakes.clone(),
-            Duration::from_secs(60),
+            Duration::from_mins(1),
         );
         let context = Context {
             nodes: NodeCache::new(quarantine::pools(&config.quarantine)),

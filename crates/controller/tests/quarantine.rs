@@ -2,6 +2,7 @@
 
 use controller::requests::Request;
 use health_event::{HealthEvent, NodeName};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use testbed::{Component, NodeSpec, wait_for};
@@ -542,4 +543,70 @@ async fn the_first_action_waits_and_the_list_is_kept() {
     let controller = Controller::start_with(&cluster, empty.path(), &long).await;
     controller.append(fatal("q-first-b", "Test", "0")).await;
     cluster.until("q-first-b", "taken out", is_cordoned).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_a_person_gave_back_before_the_store_was_lost_is_held() {
+    let cluster = Cluster::with_nodes(&["q-held"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let record = json!({ "quarantinedNodeUncordonedManually": "True" });
+    cluster
+        .merge("q-held", json!({ "metadata": { "annotations": record } }))
+        .await;
+    // No agent reports here: the wait for its word ends with the time to settle.
+    let rules = RULES.replace("[quarantine]\n", "[quarantine]\nsettle_timeout = \"10s\"\n");
+    let controller = Controller::start_with(&cluster, folder.path(), &rules).await;
+    controller.append(fatal("q-held", "Test", "0")).await;
+    assert_eq!(
+        controller.until_closed("q-held").await,
+        "Closed(ManualUncordon)"
+    );
+    assert!(!is_marked(&cluster.get("q-held").await));
+    // What comes later is new.
+    controller.append(fatal("q-held", "Test", "1")).await;
+    let node = cluster.until("q-held", "marked", is_marked).await;
+    assert!(
+        !annotation(&node, "quarantineHealthEvent")
+            .unwrap()
+            .contains("GPU 0")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_references_own_quarantine_runs_nothing_is_written() {
+    let cluster = Cluster::with_nodes(&["q-other"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let api: kube::Api<Deployment> = kube::Api::namespaced(cluster.testbed.admin(), "default");
+    let labels = json!({ "app": "fault-quarantine" });
+    let deployment = serde_json::from_value(json!({
+        "metadata": { "name": "fault-quarantine" },
+        "spec": { "replicas": 1, "selector": { "matchLabels": labels }, "template": {
+            "metadata": { "labels": labels },
+            "spec": { "containers": [{ "name": "c", "image": "i" }] } } },
+    }))
+    .unwrap();
+    api.create(&kube::api::PostParams::default(), &deployment)
+        .await
+        .unwrap();
+    let controller = Controller::start(&cluster, folder.path()).await;
+    controller.append(fatal("q-other", "Test", "0")).await;
+    controller.until_state("q-other", "Applying").await;
+    let refused = r#"processing_errors_total{error_type="reference_runs"}"#;
+    wait_for("the refusal in the metrics", SOON, || async {
+        Ok(controller
+            .context
+            .metrics
+            .encode()
+            .contains(refused)
+            .then_some(()))
+    })
+    .await
+    .unwrap();
+    assert!(!is_marked(&cluster.get("q-other").await));
+    controller.kill().await;
+    api.delete("fault-quarantine", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+    let _controller = Controller::start(&cluster, folder.path()).await;
+    cluster.until("q-other", "cordoned", is_cordoned).await;
 }

@@ -195,13 +195,8 @@ fn record(event: &HealthEvent, detail: Detail) -> Record<'_> {
 /// # Errors
 /// It is no JSON, or an element is no object with a check name.
 pub fn parse(text: &str) -> Result<Vec<HealthEvent>, ValueError> {
-    let error = |why: &dyn ToString| {
-        ValueError::new(
-            names::HEALTH_EVENT,
-            "a JSON list of events",
-            why.to_string(),
-        )
-    };
+    let error =
+        |why: &dyn ToString| ValueError::new(names::HEALTH_EVENT, "a JSON list of events", why);
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }

@@ -18,7 +18,7 @@ pub struct ValueError {
 }
 
 impl ValueError {
-    pub(crate) fn new(name: names::Name, wanted: &'static str, why: impl ToString) -> Self {
+    pub(crate) fn new(name: names::Name, wanted: &'static str, why: &dyn ToString) -> Self {
         let why: String = why.to_string().chars().take(200).collect();
         Self {
             annotation: name.text,
@@ -70,9 +70,9 @@ impl IncidentMark {
     pub fn parse(text: &str) -> Result<Self, ValueError> {
         const WANTED: &str = "{id: ULID, version, nodeUID}";
         let record: IncidentRecord =
-            serde_json::from_str(text).map_err(|e| ValueError::new(names::INCIDENT, WANTED, e))?;
+            serde_json::from_str(text).map_err(|e| ValueError::new(names::INCIDENT, WANTED, &e))?;
         let incident = IncidentId::new(&record.id)
-            .ok_or_else(|| ValueError::new(names::INCIDENT, WANTED, "the id is no ULID"))?;
+            .ok_or_else(|| ValueError::new(names::INCIDENT, WANTED, &"the id is no ULID"))?;
         Ok(Self {
             incident,
             version: record.version,
@@ -98,7 +98,7 @@ impl ConditionList {
     pub fn parse(text: &str) -> Result<Self, ValueError> {
         serde_json::from_str(text)
             .map(Self)
-            .map_err(|e| ValueError::new(names::CONDITIONS, "a JSON list of types", e))
+            .map_err(|e| ValueError::new(names::CONDITIONS, "a JSON list of types", &e))
     }
 }
 
@@ -142,8 +142,7 @@ impl AppliedTaint {
     /// It is no JSON list of objects with a key and an effect.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, ValueError> {
         const WANTED: &str = "a JSON list of {key, value, effect, preExisting}";
-        let error =
-            |why: &dyn ToString| ValueError::new(names::APPLIED_TAINTS, WANTED, why.to_string());
+        let error = |why: &dyn ToString| ValueError::new(names::APPLIED_TAINTS, WANTED, why);
         let list: Vec<Value> = serde_json::from_str(text).map_err(|e| error(&e))?;
         list.iter()
             .map(|value| {

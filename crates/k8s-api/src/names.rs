@@ -187,6 +187,10 @@ names! {
     /// How many events did not fit.
     LEFT_OUT = "warden.dev/left-out", Metadata, Origin::Warden,
         written by "quarantine", read by "people", values "a number";
+    // --- Events ---
+    /// The last stored event that an Event counts, so that none is counted twice after a restart.
+    EVENT_SEQ = "warden.dev/last-seq", Annotation, Origin::Warden,
+        written by "connector, on Events", read by "connector", values "a number";
     // --- Objects ---
     /// Field manager of all our writes, and the component of our Events.
     FIELD_MANAGER = "warden-controller", Object, Origin::Warden,

@@ -15,10 +15,9 @@ use tracing::warn;
 
 use super::facts;
 use super::healthy::Healthy;
-use super::reference::Reference;
 use crate::context::Context;
 use crate::crash;
-use crate::kubernetes::{CallError, jittered};
+use crate::kubernetes::{CallError, Reference, jittered};
 use crate::lease::Leadership;
 use crate::nodes::NodeFacts;
 use crate::workers::Workers;
@@ -28,7 +27,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// First pause after a failure; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// Name of the module.
 pub(super) const MODULE: &str = "connector";
 

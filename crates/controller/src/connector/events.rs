@@ -12,7 +12,7 @@ use event_store::{Fingerprint, StoredEvent};
 use futures::StreamExt as _;
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
-use serde::Deserialize;
+use k8s_api::names;
 use serde_json::{Value, json};
 use telemetry::metrics::NodeEventLabel;
 use tokio::sync::Notify;
@@ -31,6 +31,10 @@ pub const PAGE: usize = 500;
 pub const AT_ONCE: usize = 16;
 /// Counts of Events that are remembered; a forgotten one is read before its count is raised.
 const REMEMBERED: usize = 16_384;
+/// The position is stored after this long without more.
+const TELL_AFTER: Duration = Duration::from_secs(1);
+/// And after this many events.
+const TELL_AT: u64 = 2_000;
 /// Name of the consumer in the store.
 const CONSUMER: &str = "connector";
 /// Older than this nothing becomes an Event: it is how long an API server keeps them.
@@ -42,7 +46,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// First pause after a page that could not be written; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// The follower.
 pub(super) struct Follower {
@@ -83,8 +87,19 @@ impl Counts {
 /// One Event with how often it was said in a page.
 struct Said {
     post: EventPost,
-    times: u64,
+    /// Positions of the stored events that say it, rising.
+    seqs: Vec<u64>,
     last: Timestamp,
+}
+
+impl Said {
+    fn times(&self) -> u64 {
+        u64::try_from(self.seqs.len()).unwrap_or(u64::MAX)
+    }
+
+    fn last_seq(&self) -> String {
+        self.seqs.last().copied().unwrap_or_default().to_string()
+    }
 }
 
 impl Follower {
@@ -112,6 +127,7 @@ impl Follower {
     /// Follows until the future is dropped.
     pub(super) async fn run(&self) {
         let mut position = self.start();
+        let mut told = position;
         let mut pause = FIRST_PAUSE;
         loop {
             match self.page(position).await {
@@ -119,7 +135,14 @@ impl Follower {
                     position = next;
                     pause = FIRST_PAUSE;
                 }
-                Ok(None) => self.more.notified().await,
+                Ok(None) if told == position => self.more.notified().await,
+                Ok(None) => {
+                    // Told late, so that its commit stands before nobody's cordon.
+                    tokio::select! {
+                        () = self.more.notified() => {}
+                        () = tokio::time::sleep(TELL_AFTER) => told = self.tell(position).await,
+                    }
+                }
                 Err(why) => {
                     warn!(
                         position,
@@ -129,7 +152,23 @@ impl Follower {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
+            if position.saturating_sub(told) >= TELL_AT {
+                told = self.tell(position).await;
+            }
         }
+    }
+
+    /// Notes in the store how far we are; answers that. What is not noted is read again after a
+    /// restart, and found to be counted by the number on the Event.
+    async fn tell(&self, position: u64) -> u64 {
+        let store = &self.context.store;
+        if let Err(error) = store
+            .consumer_advance(CONSUMER, position, Timestamp::now())
+            .await
+        {
+            warn!(position, why = %error, "the position of the connector is not stored");
+        }
+        position
     }
 
     /// Where to begin: behind what was completed.
@@ -157,11 +196,6 @@ impl Follower {
         if self.posts {
             self.write_all(said).await?;
         }
-        let now = Timestamp::now();
-        store
-            .consumer_advance(CONSUMER, last, now)
-            .await
-            .map_err(|error| error.to_string())?;
         Ok(Some(last))
     }
 
@@ -187,10 +221,10 @@ impl Follower {
         let at = post.at;
         let entry = said.entry(post.key()).or_insert(Said {
             post,
-            times: 0,
+            seqs: Vec::new(),
             last: at,
         });
-        entry.times += 1;
+        entry.seqs.push(stored.seq);
         entry.last = entry.last.max(at);
     }
 
@@ -252,35 +286,42 @@ impl Follower {
             .await
         {
             Ok(_) => {
-                self.remember(name, said.times);
+                self.remember(name, said.times());
                 Ok(())
             }
             // It is there since an earlier life of ours: its count is read, and raised.
             Err(CallError::Changed { .. }) => {
                 let answer = self
                     .send(name, Method::GET, event_path(name), "", None)
-                    .await;
-                match answer {
-                    Ok(body) => self.raise_or_create(name, count_of(&body), said).await,
-                    Err(error) => Err(error),
+                    .await?;
+                let there = There::parse(&answer);
+                let new = said.seqs.iter().filter(|seq| **seq > there.seq).count();
+                let new = u64::try_from(new).unwrap_or(u64::MAX);
+                if new == 0 {
+                    self.remember(name, there.count);
+                    return Ok(());
                 }
+                self.raise_to(name, there.count + new, said).await
             }
             Err(error) => Err(error),
         }
     }
 
-    async fn raise_or_create(&self, name: &str, count: u64, said: &Said) -> Result<(), CallError> {
-        let total = count + said.times;
-        let patch = json!({ "count": total, "lastTimestamp": seconds(said.last) });
+    async fn raise_to(&self, name: &str, count: u64, said: &Said) -> Result<(), CallError> {
+        let patch = json!({
+            "metadata": { "annotations": { names::EVENT_SEQ.text: said.last_seq() } },
+            "count": count,
+            "lastTimestamp": seconds(said.last),
+        });
         let sort = "application/merge-patch+json";
         self.send(name, Method::PATCH, event_path(name), sort, Some(&patch))
             .await?;
-        self.remember(name, total);
+        self.remember(name, count);
         Ok(())
     }
 
     async fn raise(&self, name: &str, count: u64, said: &Said) -> Result<(), CallError> {
-        match self.raise_or_create(name, count, said).await {
+        match self.raise_to(name, count + said.times(), said).await {
             // It ran out (an hour by default): it begins anew.
             Err(CallError::NotFound { .. }) => self.create(name, said).await,
             other => other,
@@ -321,13 +362,26 @@ impl Follower {
     }
 }
 
-fn count_of(body: &[u8]) -> u64 {
-    #[derive(Deserialize)]
-    struct Event {
-        #[serde(default)]
-        count: u64,
+/// What an Event that is there already says.
+#[derive(Debug, PartialEq, Eq)]
+struct There {
+    count: u64,
+    /// The last stored event that it counts; 0 if it does not say.
+    seq: u64,
+}
+
+impl There {
+    fn parse(body: &[u8]) -> Self {
+        let event: Value = serde_json::from_slice(body).unwrap_or_default();
+        let seq = &event["metadata"]["annotations"][names::EVENT_SEQ.text];
+        Self {
+            count: event["count"].as_u64().unwrap_or_default(),
+            seq: seq
+                .as_str()
+                .and_then(|seq| seq.parse().ok())
+                .unwrap_or_default(),
+        }
     }
-    serde_json::from_slice::<Event>(body).map_or(0, |event| event.count)
 }
 
 fn event_path(name: &str) -> String {
@@ -351,7 +405,11 @@ fn event_body(name: &str, said: &Said) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": { "name": name, "namespace": NAMESPACE },
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "annotations": { names::EVENT_SEQ.text: said.last_seq() },
+        },
         "involvedObject": {
             "apiVersion": "v1", "kind": "Node", "name": post.node, "uid": post.node,
         },
@@ -363,7 +421,7 @@ fn event_body(name: &str, said: &Said) -> Value {
         "reportingInstance": post.node,
         "firstTimestamp": seconds(post.at),
         "lastTimestamp": seconds(said.last),
-        "count": said.times,
+        "count": said.times(),
     })
 }
 
@@ -382,7 +440,7 @@ mod tests {
                 component: "gpu-health-monitor".into(),
                 at,
             },
-            times: 2,
+            seqs: vec![7, 9],
             last: at,
         }
     }
@@ -404,6 +462,8 @@ mod tests {
         assert_eq!(body["type"], "GpuPowerWatch");
         assert_eq!(body["involvedObject"]["uid"], "gpu-1");
         assert_eq!(body["count"], 2);
+        let there = There::parse(body.to_string().as_bytes());
+        assert_eq!(there, There { count: 2, seq: 9 });
         assert_eq!(
             body["source"],
             json!({ "component": "gpu-health-monitor", "host": "gpu-1" })

@@ -14,13 +14,12 @@
 //!
 //! # Reading order
 //! `healthy` what is known to be well, `facts` what is seen, `conditions` one node's turn,
-//! [`events`] the follower of the store, `reference` whether the reference runs, `run` all of it.
+//! [`events`] the follower of the store, `run` all of it.
 
 mod conditions;
 pub mod events;
 mod facts;
 pub mod healthy;
-mod reference;
 mod run;
 
 pub use run::{ConnectorError, run};

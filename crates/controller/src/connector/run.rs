@@ -11,8 +11,8 @@ use super::conditions::{Conditions, MODULE};
 use super::events::Follower;
 use super::facts;
 use super::healthy::Healthy;
-use super::reference::Reference;
 use crate::context::Context;
+use crate::kubernetes::{Program, Reference};
 use crate::lease::Leadership;
 use crate::workers::{WorkerEnded, Workers};
 
@@ -39,19 +39,24 @@ impl ConnectorError {
 /// [`ConnectorError`]; the process then ends.
 pub async fn run(context: Context, leadership: Leadership) -> Result<(), ConnectorError> {
     let config = context.config.connector.clone();
+    // Before anything is read: what is stored or seen from now on wakes, and waits in the queue.
+    let workers = Workers::new();
+    if config.conditions {
+        context.wakes.add(&workers);
+    }
     let stop = context.stop.clone();
     context.nodes.count_restarts(&context.metrics);
     tokio::select! {
         () = context.nodes.synced() => {}
         () = stop.requested() => return Ok(()),
     }
-    let reference = Reference::new();
+    let reference = Reference::new(Program::PlatformConnectors);
     reference.look(&context.kube).await;
     let limits = Limits {
         message: config.max_condition_message_length,
         compact: config.compacted_message_length,
     };
-    let (healthy, workers) = (Healthy::default(), Workers::new());
+    let healthy = Healthy::default();
     let more = Arc::new(Notify::new());
     let told = Arc::clone(&more);
     context.store.on_commit(Box::new(move |commit| {
@@ -78,7 +83,6 @@ pub async fn run(context: Context, leadership: Leadership) -> Result<(), Connect
         writes: Mutex::new(HashMap::new()),
     });
     if config.conditions {
-        context.wakes.add(&workers);
         for node in context.nodes.names() {
             workers.wake(&node);
         }

@@ -10,7 +10,9 @@
 mod call;
 mod client;
 pub mod patch;
+mod reference;
 
 pub use call::{Call, CallError, Kube, Metadata, Refusal};
 pub(crate) use call::{chain, jittered};
 pub use client::{ClientError, client, config};
+pub use reference::{Program, Reference};

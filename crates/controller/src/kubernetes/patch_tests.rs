@@ -35,23 +35,19 @@ fn taint(key: &str, value: &str, time_added: Option<&str>) -> TaintRead {
     }
 }
 
-fn text(value: &str) -> Option<String> {
-    Some(value.to_owned())
-}
-
 #[test]
 fn a_cordon_tests_what_it_changes() {
     let mut write = write();
     write.test.unschedulable = Some(None);
     write.unschedulable = Some(true);
     write.annotations = [
-        (Annotation::Incident, text("{}")),
+        (Annotation::Incident, Some("{}".to_owned())),
         (Annotation::UncordonedManually, None),
     ]
     .into();
     write.labels = [
-        (Label::CordonBy, text("Warden")),
-        (Label::State, text("quarantined")),
+        (Label::CordonBy, Some("Warden".to_owned())),
+        (Label::State, Some("quarantined".to_owned())),
     ]
     .into();
     let want = json!([
@@ -73,8 +69,8 @@ fn maps_that_are_absent_are_tested_and_added_whole() {
     let mut write = write();
     write.test.annotations_absent = true;
     write.test.labels_absent = true;
-    write.annotations = [(Annotation::IsCordoned, text("True"))].into();
-    write.labels = [(Label::CordonBy, text("Warden"))].into();
+    write.annotations = [(Annotation::IsCordoned, Some("True".to_owned()))].into();
+    write.labels = [(Label::CordonBy, Some("Warden".to_owned()))].into();
     let want = json!([
         { "op": "test", "path": "/metadata/uid", "value": "u" },
         { "op": "test", "path": "/metadata/annotations", "value": null },
@@ -111,7 +107,7 @@ fn taints_are_tested_and_written_as_a_whole_list_and_keep_their_time() {
 #[test]
 fn a_release_removes_the_fields() {
     let mut write = write();
-    write.test.incident = text("{}");
+    write.test.incident = Some("{}".to_owned());
     write.test.unschedulable = Some(Some(true));
     write.test.taints = Some(Some(vec![taint("ours", "true", None)]));
     write.unschedulable = Some(false);

@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::*;
 
 fn decoder() -> Decoder {
@@ -114,27 +116,43 @@ fn what_is_no_node_is_an_error() {
 
 /// A node as a cloud shows it: 60 labels, 20 conditions, 50 images.
 fn synthetic(number: usize) -> String {
-    let labels: String = (0..60)
-        .map(|i| format!(r#""example.com/label-{i}":"value-{i}","#))
-        .collect();
-    let conditions: String = (0..20)
+    let labels: serde_json::Map<String, Value> = (0..60)
         .map(|i| {
-            format!(
-                r#"{{"type":"Check{i}","status":"False","reason":"Check{i}IsHealthy","message":"No Health Failures","lastHeartbeatTime":"2026-01-02T03:04:05Z","lastTransitionTime":"2026-01-02T03:04:05Z"}},"#
+            (
+                format!("example.com/label-{i}"),
+                json!(format!("value-{i}")),
             )
         })
+        .chain([("nvidia.com/gpu.present".to_owned(), json!("true"))])
         .collect();
-    let images: String = (0..50)
-        .map(|i| {
-            format!(
-                r#"{{"names":["registry.example.com/image-{i}@sha256:{:064}"],"sizeBytes":{i}}},"#,
-                i
-            )
-        })
+    let condition = |kind: &str| {
+        json!({ "type": kind, "status": "False", "reason": format!("{kind}IsHealthy"),
+                "message": "No Health Failures", "lastHeartbeatTime": "2026-01-02T03:04:05Z",
+                "lastTransitionTime": "2026-01-02T03:04:05Z" })
+    };
+    let conditions: Vec<Value> = (0..20)
+        .map(|i| condition(&format!("Check{i}")))
+        .chain([condition("SysLogsXIDError"), condition("Ready")])
         .collect();
-    format!(
-        r#"{{"type":"ADDED","object":{{"metadata":{{"name":"gpu-{number:05}","uid":"{number:08x}-aaaa-bbbb-cccc-dddddddddddd","resourceVersion":"{number}","creationTimestamp":"2026-01-02T03:04:05Z","labels":{{{labels}"nvidia.com/gpu.present":"true"}},"annotations":{{"node.alpha.kubernetes.io/ttl":"0"}}}},"spec":{{"providerID":"aws:///eu-west-1a/i-{number:017}"}},"status":{{"conditions":[{conditions}{{"type":"SysLogsXIDError","status":"False","reason":"SysLogsXIDErrorIsHealthy","message":"No Health Failures"}},{{"type":"Ready","status":"True"}}],"nodeInfo":{{"bootID":"{number:08x}-1111-2222-3333-444444444444","systemUUID":"{number:08x}-5555-6666-7777-888888888888"}},"images":[{images}{{"names":[],"sizeBytes":0}}]}}}}}}"#
-    )
+    let image =
+        |i| json!({ "names": [format!("registry.example.com/image-{i:064}")], "sizeBytes": i });
+    let images: Vec<Value> = (0..50).map(image).collect();
+    json!({ "type": "ADDED", "object": {
+        "metadata": {
+            "name": format!("gpu-{number:05}"), "uid": format!("{number:08x}-aaaa-bbbb-cccc-dddddddddddd"),
+            "resourceVersion": number.to_string(), "creationTimestamp": "2026-01-02T03:04:05Z",
+            "labels": labels, "annotations": { "node.alpha.kubernetes.io/ttl": "0" },
+        },
+        "spec": { "providerID": format!("aws:///eu-west-1a/i-{number:017}") },
+        "status": {
+            "conditions": conditions, "images": images,
+            "nodeInfo": {
+                "bootID": format!("{number:08x}-1111-2222-3333-444444444444"),
+                "systemUUID": format!("{number:08x}-5555-6666-7777-888888888888"),
+            },
+        },
+    } })
+    .to_string()
 }
 
 #[test]

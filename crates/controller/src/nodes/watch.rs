@@ -6,6 +6,7 @@
 //! when that fails too is there a pause. The loop only decodes and hands over.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use health_event::NodeName;
@@ -25,11 +26,11 @@ pub const MAX_LINE_BYTES: usize = 8 * 1024 * 1024;
 /// Nodes of a page where the list can't stream: 100 × 55 KB is 5 MB in memory.
 const PAGE: usize = 100;
 /// Longest time for one page.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
+const PAGE_TIMEOUT: Duration = Duration::from_mins(1);
 /// The server ends the watch after this; bookmarks keep the version fresh before.
 const WATCH_SECONDS: u32 = 600;
 /// With no line for this long (the server sends a bookmark each minute) the connection is dead.
-const SILENCE: Duration = Duration::from_secs(180);
+const SILENCE: Duration = Duration::from_mins(3);
 /// First pause after a failure that brought nothing; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause.
@@ -186,7 +187,7 @@ fn take(
     changed: &impl Fn(&NodeName),
 ) -> Option<End> {
     let (line, version) = match decoder.line(line) {
-        Ok(decoded) => decoded,
+        Ok(read) => read,
         Err(error) => {
             // An object that we can't read must not stop all others; the next version of it may do.
             warn!(code = "node_undecodable", %error, "a line of the node watch is passed over");
@@ -276,13 +277,11 @@ async fn list(
             seen.insert(node.name.clone());
             put(cache, node, true, changed);
         }
-        match page.next {
-            Some(token) => next = format!("&continue={}", percent_encoded(&token)),
-            None => {
-                finish_list(cache, &seen, changed);
-                return Ok(page.resource_version);
-            }
-        }
+        let Some(token) = page.next else {
+            finish_list(cache, &seen, changed);
+            return Ok(page.resource_version);
+        };
+        next = format!("&continue={}", percent_encoded(&token));
     }
 }
 
@@ -291,7 +290,8 @@ fn percent_encoded(text: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
             out.push(char::from(byte));
         } else {
-            out.push_str(&format!("%{byte:02X}"));
+            // Writing to a string can't fail.
+            let _ = write!(out, "%{byte:02X}");
         }
         out
     })

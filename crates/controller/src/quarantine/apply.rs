@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::crash;
 use crate::kubernetes::patch::node_patch;
-use crate::kubernetes::{CallError, Kube};
+use crate::kubernetes::{CallError, Kube, Reference};
 use crate::lease::Leadership;
 use crate::nodes::NodeFacts;
 
@@ -24,6 +24,8 @@ pub(super) enum Blocked {
     DryRun,
     /// A person paused the node, and the write would take more of it out.
     Paused,
+    /// The reference's own fault-quarantine runs: two must not act on one node.
+    ReferenceRuns,
 }
 
 impl Blocked {
@@ -33,6 +35,7 @@ impl Blocked {
             Self::NotLeading => "not_leading",
             Self::DryRun => "dry_run",
             Self::Paused => "paused",
+            Self::ReferenceRuns => "reference_runs",
         }
     }
 }
@@ -44,6 +47,7 @@ pub(super) struct Apply {
     pub(super) leadership: Leadership,
     pub(super) label_prefix: String,
     pub(super) dry_run: bool,
+    pub(super) reference: Reference,
 }
 
 impl Apply {
@@ -51,6 +55,9 @@ impl Apply {
     pub(super) fn gate(&self, write: &NodeWrite, node: &NodeFacts) -> Result<Instant, Blocked> {
         if self.dry_run {
             return Err(Blocked::DryRun);
+        }
+        if self.reference.runs() {
+            return Err(Blocked::ReferenceRuns);
         }
         let takes_more = match write.kind {
             WriteKind::Apply => true,

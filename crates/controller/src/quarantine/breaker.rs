@@ -136,6 +136,13 @@ impl Breaker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn is_tripped(state: &BreakerState, pool: &str) -> bool {
+        state
+            .pools
+            .get(pool)
+            .is_some_and(|pool| pool.tripped.is_some())
+    }
+
     /// What is stored of a pool now.
     pub(super) fn record(state: &BreakerState, pool: &str) -> Option<(String, Vec<u8>)> {
         let record = PoolRecord::of(state.pools.get(pool)?);

@@ -110,8 +110,8 @@ pub(super) fn fault_facts(
     let mut event = fault.event;
     event.is_fatal = fault.fatal;
     event.recommended_action = fault.action;
-    let matches = rules.evaluate(&event, || node_value(node));
-    let (matched, errors) = (matches.names(), matches.errors);
+    let verdict = rules.evaluate(&event, || node_value(node));
+    let (matched, failed) = (verdict.names(), verdict.errors);
     let through_agent = fault.sender == Sender::agent(node.name.as_str());
     let facts = FaultFacts {
         id: fault.id,
@@ -127,7 +127,7 @@ pub(super) fn fault_facts(
         // No sender may force yet: there is no `ingest.override_identities`.
         may_force: false,
     };
-    (facts, errors)
+    (facts, failed)
 }
 
 /// The node object as Node rules see it: what the cache keeps, in the API's shape.

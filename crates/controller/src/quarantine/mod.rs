@@ -9,10 +9,11 @@
 //!   store and the node; what became of the last write is a hint that may be lost.
 //!
 //! # Reading order
-//! `settings` from the configuration, `facts` what is seen, `work` one node's turn, `breaker` the
-//! shared state, `apply` the gate and the write, `startup` what a new process does first, `asked`
+//! `settings` from the configuration, `facts` what is seen, `work` one node's turn, `writes` its write, `breaker` the
+//! shared state, `apply` the gate and the write, `startup` what a new process does first, `adoption` a lost store, `asked`
 //! what persons ask, `run` puts it together.
 
+mod adoption;
 mod apply;
 mod asked;
 mod breaker;
@@ -22,6 +23,7 @@ mod said;
 mod settings;
 mod startup;
 mod work;
+mod writes;
 
 pub use run::{QuarantineError, run};
 pub use settings::{pools, rule_sets, wanted};

@@ -12,6 +12,7 @@ use super::breaker::Breaker;
 use super::work::Module;
 use super::{asked, settings, startup};
 use crate::context::Context;
+use crate::kubernetes::{Program, Reference};
 use crate::lease::Leadership;
 use crate::requests::Asked;
 use crate::workers::{WorkerEnded, Workers};
@@ -61,6 +62,9 @@ pub async fn run(
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         QuarantineError::Rules(lines.join("\n"))
     })?;
+    // Before anything is read: what is stored or seen from now on wakes, and waits in the queue.
+    let workers = Workers::new();
+    context.wakes.add(&workers);
     let stop = context.stop.clone();
     context.nodes.count_restarts(&context.metrics);
     tokio::select! {
@@ -79,12 +83,16 @@ pub async fn run(
     let breaker = Breaker::load(&context.store, settings::breaker(&config), &pools, now)
         .map_err(|e| start(&e))?;
     let first = startup::nodes_to_look_at(&context).map_err(|e| start(&e))?;
-    let workers = Workers::new();
+    let reference = Reference::new(Program::FaultQuarantine);
+    if !config.dry_run {
+        reference.look(&context.kube).await;
+    }
     let apply = Apply {
         kube: context.kube.clone(),
         leadership,
         label_prefix: config.label_prefix.clone(),
         dry_run: config.dry_run,
+        reference: reference.clone(),
     };
     let wanted = settings::wanted(&config, &rules);
     let policy = settings::policy(&config, until);
@@ -97,7 +105,6 @@ pub async fn run(
         breaker,
         workers.clone(),
     ));
-    context.wakes.add(&workers);
     for node in &first {
         workers.wake(node);
     }
@@ -116,6 +123,7 @@ pub async fn run(
         () = asked => Ok(()),
         () = call_by_turn(&module, &pools) => Ok(()),
         () = keep_warm(&module) => Ok(()),
+        () = reference.watch(&context.kube), if !config.dry_run => Ok(()),
     }
 }
 

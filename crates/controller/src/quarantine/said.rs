@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use decide::breaker::{BreakerState, Permit};
+use decide::breaker::{BreakerState, Config};
 use decide::quarantine::{Decision, Note, Transition};
 use decide::rules::EvaluationError;
 use health_event::NodeName;
-use health_event::incident::{Incident, QuarantineStatus, Taint, Withheld};
+use health_event::incident::{Bound, Incident, QuarantineStatus, Taint, Withheld};
 use jiff::Timestamp;
 use telemetry::ControllerMetrics;
 use telemetry::events::{
     BreakerTripped, NodeQuarantined, NodeReleased, NodeWithheld, NodeWriteFailed, TaintRef,
     set_breaker, set_breaker_state,
 };
-use telemetry::metrics::{ErrorLabel, RuleLabel};
+use telemetry::metrics::{BoundLabel, ErrorLabel, PoolLabel, RuleLabel};
 use tracing::{debug, info};
 
 use super::apply::Blocked;
@@ -61,34 +61,72 @@ pub(super) fn rule_errors(metrics: &ControllerMetrics, errors: &[EvaluationError
     }
 }
 
-/// Tells of a trip once, when it is new.
+pub(super) fn held(node: &NodeName) {
+    info!(
+        node = node.as_str(),
+        "a person had given the node back before the store was lost: what is open there is held"
+    );
+}
+
+/// The breaker's numbers for one pool; tells of a trip once, when it is new.
 pub(super) fn breaker(
     metrics: &ControllerMetrics,
     state: &BreakerState,
+    config: &Config,
     pool: &str,
+    size: usize,
     was_tripped: bool,
-    permit: Permit,
 ) {
+    set_breaker_state(metrics, state.pools.values().any(|p| p.tripped.is_some()));
     let Some(of_pool) = state.pools.get(pool) else {
         return;
     };
-    match (permit, &of_pool.tripped) {
-        (Permit::Withheld(bound), Some(trip)) if !was_tripped => {
+    let bounds = [
+        (Bound::Level, of_pool.out.len(), config.level_bound(size)),
+        (Bound::Rate, of_pool.newly.len(), config.rate_bound(size)),
+    ];
+    for (bound, count, limit) in bounds {
+        let label = BoundLabel {
+            pool: pool.into(),
+            bound: bound.as_str().into(),
+        };
+        metrics
+            .breaker_pool_utilization
+            .get_or_create(&label)
+            .set(share(count, limit));
+        if bound == Bound::Rate {
+            metrics.breaker_utilization.set(share(count, size));
+        }
+    }
+    let withheld = i64::try_from(of_pool.waiting.len()).unwrap_or(i64::MAX);
+    metrics
+        .nodes_withheld
+        .get_or_create(&PoolLabel { pool: pool.into() })
+        .set(withheld);
+    match &of_pool.tripped {
+        Some(trip) if !was_tripped => {
+            let of_bound = bounds.iter().find(|(bound, _, _)| *bound == trip.bound);
             BreakerTripped {
                 pool,
-                bound: bound.as_str(),
-                count: trip.counted,
-                limit: trip.counted,
+                bound: trip.bound.as_str(),
+                count: of_bound.map_or(trip.counted, |(_, count, _)| *count),
+                limit: of_bound.map_or(trip.counted, |(_, _, limit)| *limit),
                 rule: &trip.largest.rule,
                 check: &trip.largest.check,
             }
             .emit(metrics);
         }
-        (Permit::Withheld(_) | Permit::Taken | Permit::Pace, tripped) => {
-            set_breaker(metrics, pool, tripped.is_some());
-        }
+        tripped => set_breaker(metrics, pool, tripped.is_some()),
     }
-    set_breaker_state(metrics, state.pools.values().any(|p| p.tripped.is_some()));
+}
+
+fn share(count: usize, of: usize) -> f64 {
+    let number = |n: usize| u32::try_from(n).map_or_else(|_| f64::from(u32::MAX), f64::from);
+    if of == 0 {
+        0.0
+    } else {
+        number(count) / number(of)
+    }
 }
 
 /// What a stored decision means for people.
@@ -184,9 +222,9 @@ fn refs<'a>(taints: &'a BTreeSet<Taint>, without: &BTreeSet<Taint>) -> Vec<Taint
         .collect()
 }
 
-fn noted(node: &NodeName, note: &Note) {
-    let node = node.as_str();
-    match note {
+fn noted(on: &NodeName, what: &Note) {
+    let node = on.as_str();
+    match what {
         Note::Blocked { step, by } => debug!(node, step, by, "a step is not taken"),
         Note::Suppressed(count) => debug!(node, count, "a person's hold suppresses faults"),
         Note::OtherMachineOrBoot(count) => {

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use decide::quarantine::NodeFacts;
-use event_store::{EventStore, Fingerprint, NewEvent, ReadError, WriteError};
-use health_event::{HealthEvent, NodeName, Order, Sender, keys};
+use event_store::{ReadError, WriteError};
+use health_event::NodeName;
 use jiff::{SignedDuration, Timestamp};
 use k8s_api::{IncidentMark, names};
 use serde::{Deserialize, Serialize};
@@ -108,43 +107,4 @@ pub(super) fn nodes_to_look_at(context: &Context) -> Result<BTreeSet<NodeName>, 
         }
     }
     Ok(names)
-}
-
-/// Puts the faults that a node's own annotation names back into a store that was lost. They stay
-/// until the node's agent confirms or denies them; those of other senders until these speak.
-pub(super) async fn restore_faults(
-    store: &EventStore,
-    node: &NodeFacts,
-    events: &[HealthEvent],
-    now: Timestamp,
-) -> Result<(), WriteError> {
-    let restored = |event: &HealthEvent| {
-        let order: Option<Order> = event.metadata.get(keys::ORDER).and_then(|o| o.parse().ok());
-        let by_detector = event.metadata.contains_key(keys::DETECTOR);
-        let body = wire::encode_body(event);
-        NewEvent {
-            sender: Sender::agent(node.name.as_str()),
-            event: event.clone(),
-            node: node.name.clone(),
-            machine: node.machine_id.clone(),
-            order,
-            received_at: now,
-            fingerprint: Fingerprint::of(&body),
-            body,
-            asserted_by_agent: by_detector,
-            newest_counts: false,
-            inclusive: false,
-            // Its number does not prove that all before it are here.
-            out_of_turn: true,
-        }
-    };
-    let batch: Vec<NewEvent> = events
-        .iter()
-        .filter(|event| !event.is_healthy)
-        .map(restored)
-        .collect();
-    if batch.is_empty() {
-        return Ok(());
-    }
-    store.append(batch).await.map(|_| ())
 }

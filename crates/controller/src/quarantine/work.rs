@@ -1,26 +1,26 @@
 //! One node's turn: observe, decide, store, apply.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use decide::breaker::{Ask, Cause, Permit};
 use decide::quarantine::{
-    AgentFacts, Annotation, Decision, FaultFacts, MarkOrigin, NodeFacts, NodeWrite, Policy,
-    Request, View, WriteFeedback,
+    AgentFacts, Annotation, Decision, FaultFacts, MarkOrigin, NodeFacts, PermitRequest, Policy,
+    Request, View,
 };
 use decide::rules::RuleSets;
 use event_store::{EventStore, Machine, ReadError, Transition, WriteError};
 use health_event::incident::{Incident, IncidentId};
 use health_event::{FaultId, NodeName};
 use jiff::Timestamp;
-use k8s_api::health_events;
 use serde_json::json;
 use tokio::time::Instant;
 use ulid::Ulid;
 
-use super::apply::{Apply, Blocked};
+use super::apply::Apply;
 use super::breaker::{Breaker, TakenRecord};
+use super::writes::{FIRST_PAUSE, LastWrite, READ_TIMEOUT, REFUSALS};
 use super::{facts, said};
 use crate::context::Context;
 use crate::crash;
@@ -32,14 +32,6 @@ use crate::workers::Workers;
 /// Decisions in one turn: joining, taking out, seeing the write and one more. A turn that needs
 /// more goes on in the next, so that no node holds a worker.
 const PASSES: usize = 8;
-/// Refused patches on an unchanged node until it is an error.
-const REFUSALS: u32 = 5;
-/// First pause after a failed write; it doubles.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause after failed writes.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Longest time for a direct read of a node.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Name of the module in the store.
 pub(super) const MODULE: &str = "quarantine";
 
@@ -55,20 +47,9 @@ pub(super) struct Module {
     /// Requests of persons that wait, by node.
     pub(super) requests: Mutex<HashMap<NodeName, super::asked::Waiting>>,
     /// What became of the last write of nodes whose write is not seen yet, or failed.
-    writes: Mutex<HashMap<NodeName, LastWrite>>,
-}
-
-/// What became of a node's last write.
-#[derive(Debug, Clone, Default)]
-struct LastWrite {
-    /// Version of the node that the accepted write made; 0 if none was accepted.
-    version: u64,
-    /// Version of the node on which patches were refused.
-    refused_on: u64,
-    /// How often in a row on that version.
-    refusals: u32,
-    /// Failures in a row, for the pause.
-    failures: u32,
+    pub(super) writes: Mutex<HashMap<NodeName, LastWrite>>,
+    /// When this process began to decide.
+    pub(super) started_at: Timestamp,
 }
 
 /// Why a turn ended early. All are tried again.
@@ -99,19 +80,19 @@ impl TurnError {
 }
 
 /// What a pass saw.
-struct Observed {
-    node: Option<Arc<nodes::NodeFacts>>,
-    facts: Option<NodeFacts>,
-    incident: Option<Incident>,
-    faults: Vec<FaultFacts>,
+pub(super) struct Observed {
+    pub(super) node: Option<Arc<nodes::NodeFacts>>,
+    pub(super) facts: Option<NodeFacts>,
+    pub(super) incident: Option<Incident>,
+    pub(super) faults: Vec<FaultFacts>,
     machine: Machine,
-    agent: AgentFacts,
+    pub(super) agent: AgentFacts,
     mark_origin: MarkOrigin,
     request: Option<Request>,
 }
 
 /// Whether the turn goes on.
-enum Next {
+pub(super) enum Next {
     Again,
     Done,
 }
@@ -136,13 +117,18 @@ impl Module {
             workers,
             requests: Mutex::default(),
             writes: Mutex::default(),
+            started_at: Timestamp::now(),
         }
     }
 
     /// One node's turn.
     pub(super) async fn work(&self, node: &NodeName) {
         let started = Instant::now();
-        if let Err(error) = self.turn(node).await {
+        let turn = self.turn(node).await;
+        if turn.is_ok() {
+            self.forget_failures(node);
+        }
+        if let Err(error) = turn {
             said::failed(
                 &self.context.metrics,
                 node,
@@ -162,6 +148,9 @@ impl Module {
             let Some(observed) = self.observe(node).await? else {
                 return Ok(());
             };
+            if self.waits_for_hold(node, &observed, now).await? {
+                return Ok(());
+            }
             match self.pass(node, &observed, now).await? {
                 Next::Again => {}
                 Next::Done => return Ok(()),
@@ -197,7 +186,7 @@ impl Module {
             (None, Some(incident)) => incident.machine.clone(),
             (None, None) => String::new(),
         };
-        let machine = self.machine(&machine_id, node.as_deref()).await?;
+        let machine = self.machine(&machine_id, node.as_deref())?;
         let facts = node.as_ref().map(|n| {
             let pool = self.context.nodes.pool_of(n);
             facts::node_facts(n, pool, &self.policy, &self.apply.label_prefix)
@@ -220,17 +209,14 @@ impl Module {
     }
 
     /// What is known of the machine, with the boot that the node's status shows noted.
-    async fn machine(
-        &self,
-        id: &str,
-        node: Option<&nodes::NodeFacts>,
-    ) -> Result<Machine, TurnError> {
+    fn machine(&self, id: &str, node: Option<&nodes::NodeFacts>) -> Result<Machine, TurnError> {
         let store = &self.context.store;
         let mut machine = store.machine(id)?.unwrap_or_default();
         if let Some(node) = node {
             let boot = health_event::BootId::new(&node.boot_id);
             if machine.boots.observe(&boot) {
-                store.observe_boot(id, &boot, "", Timestamp::now()).await?;
+                // Nobody waits for it: the write to the node must not stand behind this commit.
+                drop(store.observe_boot(id, &boot, "", Timestamp::now()));
             }
         }
         Ok(machine)
@@ -271,56 +257,14 @@ impl Module {
         };
         let mut decision = decide::quarantine::decide(&view, now);
         let stored = if let Some(ask) = decision.ask.take() {
-            // Permit, decision and the order of the stored states belong together: the lock is held
-            // until the writes are queued, for a few microseconds.
-            let mut state = self.breaker.lock();
-            let before = Breaker::record(&state, &ask.pool);
-            let permit = state.take(
-                &self.breaker.config,
-                &Ask {
-                    pool: &ask.pool,
-                    pool_size: self.context.nodes.pool_size(&ask.pool),
-                    node: name,
-                    rule: &ask.rule,
-                    check: &ask.check,
-                    paced: ask.paced,
-                    opened_at: ask.opened_at,
-                },
-                now,
-            );
-            view.permit = Some(permit);
-            decision = decide::quarantine::decide(&view, now);
-            let after = Breaker::record(&state, &ask.pool);
-            let puts = after
-                .filter(|after| Some(after) != before.as_ref())
-                .into_iter()
-                .collect();
-            said::breaker(
-                &self.context.metrics,
-                &state,
-                &ask.pool,
-                before != None,
-                permit,
-            );
-            let taken = TakenRecord {
-                taken: permit == Permit::Taken,
-                pool: ask.pool,
-                rule: ask.rule,
-                check: ask.check,
-            };
-            self.breaker.changed.notify_one();
-            self.store(&decision, observed, &taken, puts, now)
+            let (with_permit, stored) = self.ask_breaker(&ask, &mut view, observed, now);
+            decision = with_permit;
+            stored
         } else {
-            self.store(
-                &decision,
-                observed,
-                &TakenRecord::default(),
-                Vec::new(),
-                now,
-            )
+            let taken = TakenRecord::default();
+            self.store(&decision, observed, &taken, Vec::new(), now)
         };
         if let Some(stored) = stored {
-            crash::point("quarantine.before-intent");
             let stored = stored.await;
             crash::point("quarantine.after-intent");
             match stored {
@@ -337,6 +281,57 @@ impl Module {
             }
         }
         self.after_store(name, observed, decision, now).await
+    }
+
+    /// Asks the breaker and decides with its answer. Permit, decision and the order of the stored
+    /// states belong together: the lock is held until the writes are queued, for microseconds.
+    fn ask_breaker(
+        &self,
+        ask: &PermitRequest,
+        view: &mut View<'_>,
+        observed: &Observed,
+        now: Timestamp,
+    ) -> (Decision, Option<event_store::Reply<u64>>) {
+        let mut state = self.breaker.lock();
+        let before = Breaker::record(&state, &ask.pool);
+        let was_tripped = Breaker::is_tripped(&state, &ask.pool);
+        let permit = state.take(
+            &self.breaker.config,
+            &Ask {
+                pool: &ask.pool,
+                pool_size: self.context.nodes.pool_size(&ask.pool),
+                node: &ask.node,
+                rule: &ask.rule,
+                check: &ask.check,
+                paced: ask.paced,
+                opened_at: ask.opened_at,
+            },
+            now,
+        );
+        view.permit = Some(permit);
+        let decision = decide::quarantine::decide(view, now);
+        let after = Breaker::record(&state, &ask.pool);
+        let changed = after.filter(|after| Some(after) != before.as_ref());
+        let size = self.context.nodes.pool_size(&ask.pool);
+        let config = &self.breaker.config;
+        said::breaker(
+            &self.context.metrics,
+            &state,
+            config,
+            &ask.pool,
+            size,
+            was_tripped,
+        );
+        let taken = TakenRecord {
+            taken: permit == Permit::Taken,
+            pool: ask.pool.clone(),
+            rule: ask.rule.clone(),
+            check: ask.check.clone(),
+        };
+        self.breaker.changed.notify_one();
+        let puts = changed.into_iter().collect();
+        let stored = self.store(&decision, observed, &taken, puts, now);
+        (decision, stored)
     }
 
     async fn after_store(
@@ -382,7 +377,7 @@ impl Module {
     }
 
     /// Puts the decision's transition into the store's queue. None if there is nothing to store.
-    fn store(
+    pub(super) fn store(
         &self,
         decision: &Decision,
         observed: &Observed,
@@ -416,105 +411,8 @@ impl Module {
             holds: decision.holds.clone(),
             incident,
         };
+        crash::point("quarantine.before-intent");
         Some(self.context.store.transition(transition))
-    }
-
-    /// Writes to the node, through the gate.
-    async fn write(
-        &self,
-        write: &NodeWrite,
-        node: &Arc<nodes::NodeFacts>,
-    ) -> Result<Next, TurnError> {
-        let deadline = match self.apply.gate(write, node) {
-            Ok(deadline) => deadline,
-            Err(blocked) => {
-                said::blocked(&self.context.metrics, &node.name, blocked);
-                if blocked == Blocked::NotLeading {
-                    self.wake_in(&node.name, FIRST_PAUSE);
-                }
-                return Ok(Next::Done);
-            }
-        };
-        match self.apply.send(write, deadline).await {
-            Ok(version) => {
-                self.set_write(
-                    &node.name,
-                    LastWrite {
-                        version,
-                        ..LastWrite::default()
-                    },
-                );
-                Ok(Next::Done)
-            }
-            Err(CallError::Changed { message, .. }) => self.refused(node, message).await,
-            Err(CallError::NotFound { .. }) => {
-                self.wake_in(&node.name, FIRST_PAUSE);
-                Ok(Next::Done)
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// A test of the patch failed: the node is read again and decided about again.
-    async fn refused(&self, node: &Arc<nodes::NodeFacts>, why: String) -> Result<Next, TurnError> {
-        let name = &node.name;
-        let mut last = self.last_write(name);
-        last.refusals = if last.refused_on == node.resource_version {
-            last.refusals + 1
-        } else {
-            1
-        };
-        last.refused_on = node.resource_version;
-        let refusals = last.refusals;
-        self.set_write(name, last);
-        if refusals >= REFUSALS {
-            return Err(TurnError::Refused {
-                node: name.clone(),
-                why,
-            });
-        }
-        let deadline = Instant::now() + READ_TIMEOUT;
-        let Context {
-            kube, nodes, wakes, ..
-        } = &self.context;
-        nodes::watch::read(kube, nodes, &self.wanted, name, deadline).await?;
-        wakes.wake(name);
-        Ok(Next::Again)
-    }
-
-    fn feedback(&self, name: &NodeName, node: Option<&nodes::NodeFacts>) -> WriteFeedback {
-        let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(last) = writes.get(name) else {
-            return WriteFeedback::Idle;
-        };
-        if last.version == 0 {
-            return WriteFeedback::Idle;
-        }
-        if node.is_some_and(|node| node.resource_version < last.version) {
-            return WriteFeedback::Accepted;
-        }
-        writes.remove(name);
-        WriteFeedback::Idle
-    }
-
-    fn last_write(&self, name: &NodeName) -> LastWrite {
-        let writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
-        writes.get(name).cloned().unwrap_or_default()
-    }
-
-    fn set_write(&self, name: &NodeName, last: LastWrite) {
-        self.writes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(name.clone(), last);
-    }
-
-    fn pause_after_failure(&self, name: &NodeName) -> Duration {
-        let mut last = self.last_write(name);
-        last.failures = (last.failures + 1).min(10);
-        let pause = (FIRST_PAUSE * 2_u32.pow(last.failures - 1)).min(LONGEST_PAUSE);
-        self.set_write(name, last);
-        crate::kubernetes::jittered(pause)
     }
 
     pub(super) fn wake_in(&self, name: &NodeName, pause: Duration) {
@@ -535,51 +433,6 @@ impl Module {
             self.breaker.changed.notify_one();
         }
     }
-
-    /// The node carries marks of an incident that the store does not know: it is rebuilt.
-    async fn adopt(
-        &self,
-        name: &NodeName,
-        observed: &Observed,
-        now: Timestamp,
-    ) -> Result<Next, TurnError> {
-        let Some(node) = &observed.facts else {
-            return Ok(Next::Done);
-        };
-        let text = node.annotations.get(&Annotation::HealthEvents);
-        // What can't be read names no fault: the incident is adopted without, and ends as recovered.
-        let events = text
-            .and_then(|text| health_events::parse(text).ok())
-            .unwrap_or_default();
-        let Some(seen) = &observed.node else {
-            return Ok(Next::Done);
-        };
-        let value = || facts::node_value(seen);
-        let adopted = decide::quarantine::adopt(node, &events, &self.rules, value, now);
-        let Some(incident) = adopted else {
-            return Ok(Next::Done);
-        };
-        super::startup::restore_faults(&self.context.store, node, &events, now).await?;
-        let cause = Cause {
-            rule: "adopted".to_owned(),
-            check: String::new(),
-        };
-        self.breaker.lock().count(&incident.pool, name, cause);
-        let decision = Decision {
-            incident: Some(incident),
-            ..Decision::default()
-        };
-        let taken = TakenRecord::default();
-        let stored = self.store(&decision, observed, &taken, Vec::new(), now);
-        if let Some(stored) = stored {
-            match stored.await {
-                Ok(_) | Err(WriteError::Stale { .. } | WriteError::AnotherOpen { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        said::adopted(name);
-        Ok(Next::Again)
-    }
 }
 
 fn agent_facts(state: AgentState) -> AgentFacts {
@@ -591,7 +444,7 @@ fn agent_facts(state: AgentState) -> AgentFacts {
     }
 }
 
-fn new_incident_id() -> IncidentId {
+pub(super) fn new_incident_id() -> IncidentId {
     IncidentId::new(&Ulid::new().to_string()).expect("a ULID renders as 26 upper-case characters")
 }
 

@@ -218,7 +218,9 @@ impl Reader {
     }
 
     async fn submit(&self, events: Vec<HealthEvent>) {
-        self.core.disk().await;
+        if !events.iter().any(|event| event.is_fatal) {
+            self.core.disk().await;
+        }
         while self
             .core
             .submit_own(events.clone(), self.position())

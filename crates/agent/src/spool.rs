@@ -12,6 +12,7 @@
 
 mod compact;
 mod database;
+mod gaps;
 mod refused;
 
 use std::path::{Path, PathBuf};

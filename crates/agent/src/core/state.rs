@@ -219,6 +219,8 @@ impl State {
     pub(super) fn saved_position(&self, identity: &Identity) -> Saved {
         match &self.position {
             None => Saved::None,
+            // An unknown boot may be another one: better told twice than not at all.
+            Some(_) if identity.boot.is_unknown() => Saved::OtherBoot,
             Some(p) if p.boot == identity.boot.as_str() && p.machine == identity.machine => {
                 Saved::Here(p.sequence)
             }

@@ -1,6 +1,5 @@
 //! All SQL of the spool.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -8,9 +7,10 @@ use health_event::{HealthEvent, SentIdentity, devices_of};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use ulid::Ulid;
 
-use super::{Level, Position, Row, SpoolError, Stored, Write, identity_of};
+use super::gaps::{take_out, untold};
+use super::{Level, Position, Row, SpoolError, Stored, Write};
 use crate::faults::Assertion;
-use crate::own::{self, Gap};
+use crate::own::Gap;
 
 /// What no record of ours ever takes: the room that a compaction needs above the bound.
 const SLACK_BYTES: u64 = 8 * 1024 * 1024;
@@ -369,122 +369,7 @@ fn insert(transaction: &Transaction<'_>, row: &Row) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Deletes events and notes the gap, in the transaction given. A gap record among them goes on as
-/// a part of a new one of its source, so that no count is lost. Answers how many events went that
-/// were no gap records, and the gaps.
-fn take_out(
-    transaction: &Transaction<'_>,
-    numbers: &[i64],
-    source: &'static str,
-    why: &str,
-    dropped: u64,
-) -> rusqlite::Result<(u64, Vec<(i64, Gap)>)> {
-    let (told, numbers) = split_off_gaps(transaction, numbers)?;
-    let mut gaps = told;
-    if let (Some(first), Some(last)) = (numbers.iter().min(), numbers.iter().max()) {
-        merge(
-            &mut gaps,
-            Gap {
-                source,
-                count: numbers.len() as u64,
-                from: unsigned(*first),
-                to: unsigned(*last),
-                why: why.to_owned(),
-            },
-        );
-    }
-    let mut delete = transaction.prepare_cached("DELETE FROM events WHERE number = ?1")?;
-    for number in &numbers {
-        delete.execute([number])?;
-    }
-    let count = numbers.len() as u64;
-    set_meta(transaction, "dropped", sql(dropped + count))?;
-    let mut noted = Vec::with_capacity(gaps.len());
-    for gap in gaps {
-        transaction
-            .prepare_cached(
-                "INSERT INTO gaps (source, count, first, last, why) VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?
-            .execute(params![
-                gap.source,
-                sql(gap.count),
-                sql(gap.from),
-                sql(gap.to),
-                gap.why
-            ])?;
-        noted.push((transaction.last_insert_rowid(), gap));
-    }
-    Ok((count, noted))
-}
-
-/// Deletes the gap records among these events; answers what they told, and the other events.
-fn split_off_gaps(
-    transaction: &Transaction<'_>,
-    numbers: &[i64],
-) -> rusqlite::Result<(Vec<Gap>, Vec<i64>)> {
-    let mut gaps = Vec::new();
-    let mut events: BTreeSet<i64> = numbers.iter().copied().collect();
-    for source in own::GAP_SOURCES {
-        let identity = identity_of(&own::events_lost(&Gap {
-            source,
-            count: 0,
-            from: 0,
-            to: 0,
-            why: String::new(),
-        }));
-        let mut statement =
-            transaction.prepare("SELECT number, body FROM events WHERE identity = ?1")?;
-        let rows: Vec<(i64, Vec<u8>)> = statement
-            .query_map([identity], |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect::<Result<_, _>>()?;
-        for (number, body) in &rows {
-            if !events.contains(number) {
-                continue;
-            }
-            let Some(gap) = decoded(body).as_ref().and_then(own::gap_of) else {
-                continue;
-            };
-            events.remove(number);
-            transaction.execute("DELETE FROM events WHERE number = ?1", [number])?;
-            merge(&mut gaps, gap);
-        }
-    }
-    Ok((gaps, events.into_iter().collect()))
-}
-
-/// Adds a gap to those of its source; the newest reason stays.
-fn merge(gaps: &mut Vec<Gap>, gap: Gap) {
-    match gaps.iter_mut().find(|known| known.source == gap.source) {
-        Some(known) => {
-            known.count = known.count.saturating_add(gap.count);
-            known.from = known.from.min(gap.from);
-            known.to = known.to.max(gap.to);
-            known.why = gap.why;
-        }
-        None => gaps.push(gap),
-    }
-}
-
-/// Gaps that were noted and not told.
-fn untold(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<(i64, Gap)>> {
-    let mut statement =
-        transaction.prepare("SELECT id, source, count, first, last, why FROM gaps ORDER BY id")?;
-    let rows = statement.query_map([], |row| {
-        let source: String = row.get(1)?;
-        let source = own::GAP_SOURCES.into_iter().find(|known| *known == source);
-        let gap = Gap {
-            source: source.unwrap_or("spool"),
-            count: unsigned(row.get(2)?),
-            from: unsigned(row.get(3)?),
-            to: unsigned(row.get(4)?),
-            why: row.get(5)?,
-        };
-        Ok((row.get(0)?, gap))
-    })?;
-    rows.collect()
-}
-
-fn unsigned(number: i64) -> u64 {
+pub(super) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
@@ -499,7 +384,7 @@ fn meta<T: rusqlite::types::FromSql>(
         .optional()
 }
 
-fn set_meta(
+pub(super) fn set_meta(
     transaction: &Transaction<'_>,
     key: &str,
     value: impl rusqlite::ToSql,
@@ -553,7 +438,7 @@ fn faults(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<Assertion>> {
 }
 
 /// A stored event; a damaged one is left out and said.
-fn decoded(body: &[u8]) -> Option<HealthEvent> {
+pub(super) fn decoded(body: &[u8]) -> Option<HealthEvent> {
     match wire::decode_body(body) {
         Ok(event) => Some(event),
         Err(error) => {
@@ -564,6 +449,6 @@ fn decoded(body: &[u8]) -> Option<HealthEvent> {
 }
 
 /// SQLite's integers are signed; no number here comes near the bound.
-fn sql(number: u64) -> i64 {
+pub(super) fn sql(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

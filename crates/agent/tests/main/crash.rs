@@ -46,7 +46,7 @@ async fn dying_while_the_spool_is_compacted_keeps_the_count() {
         let mut first = setup.start(&controller.url());
         let mut written = 0;
         while first.is_running() {
-            if setup.try_log(&xid(written + 1, 79, 1)) {
+            if setup.try_log(&xid(written + 1, 31, 1)) {
                 written += 1;
             } else {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;

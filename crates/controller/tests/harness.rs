@@ -27,18 +27,18 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio::task::JoinSet;
 
 /// Anything that should happen does so within milliseconds; this only ends a failed test.
-pub const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// The shared control plane, for one test at a time: a controller looks at all nodes.
-pub struct Cluster {
-    pub testbed: &'static Testbed,
-    pub nodes: Api<Node>,
+pub(crate) struct Cluster {
+    pub(crate) testbed: &'static Testbed,
+    pub(crate) nodes: Api<Node>,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
     /// Waits for its turn, and starts with these ready nodes and no others.
-    pub async fn with_nodes(names: &[&str]) -> Self {
+    pub(crate) async fn with_nodes(names: &[&str]) -> Self {
         static TESTBED: OnceCell<Testbed> = OnceCell::const_new();
         static TURN: Mutex<()> = Mutex::const_new(());
         let turn = TURN.lock().await;
@@ -70,7 +70,7 @@ impl Cluster {
         cluster
     }
 
-    pub async fn add(&self, names: &[&str]) {
+    pub(crate) async fn add(&self, names: &[&str]) {
         let specs: Vec<NodeSpec> = names.iter().map(|name| NodeSpec::new(*name)).collect();
         self.testbed.add_nodes(&specs).await.unwrap();
         self.testbed
@@ -79,7 +79,7 @@ impl Cluster {
             .unwrap();
     }
 
-    pub async fn delete(&self, name: &str) {
+    pub(crate) async fn delete(&self, name: &str) {
         // Gone already is gone.
         let _ = self.nodes.delete(name, &DeleteParams::default()).await;
         wait_for("the node to go", SOON, || async {
@@ -90,7 +90,7 @@ impl Cluster {
     }
 
     /// Starts the API server again, and what would else wait half a minute to notice.
-    pub async fn start_api_server(&self) {
+    pub(crate) async fn start_api_server(&self) {
         self.testbed
             .start_component(Component::ApiServer)
             .await
@@ -102,12 +102,12 @@ impl Cluster {
         self.testbed.restart(Component::Kwok).await.unwrap();
     }
 
-    pub async fn get(&self, name: &str) -> Node {
+    pub(crate) async fn get(&self, name: &str) -> Node {
         self.nodes.get(name).await.unwrap()
     }
 
     /// A person's or another program's write.
-    pub async fn merge(&self, name: &str, patch: Value) {
+    pub(crate) async fn merge(&self, name: &str, patch: Value) {
         self.nodes
             .patch(name, &PatchParams::default(), &Patch::Merge(patch))
             .await
@@ -115,7 +115,7 @@ impl Cluster {
     }
 
     /// Waits until the node is as it should be.
-    pub async fn until(&self, name: &str, what: &str, is: impl Fn(&Node) -> bool) -> Node {
+    pub(crate) async fn until(&self, name: &str, what: &str, is: impl Fn(&Node) -> bool) -> Node {
         wait_for(format!("{name}: {what}"), SOON, || async {
             let node = self.nodes.get(name).await?;
             if is(&node) {
@@ -137,14 +137,14 @@ fn shown(node: &Node) -> String {
     .to_string()
 }
 
-pub fn is_cordoned(node: &Node) -> bool {
+pub(crate) fn is_cordoned(node: &Node) -> bool {
     node.spec
         .as_ref()
         .and_then(|spec| spec.unschedulable)
         .unwrap_or_default()
 }
 
-pub fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+pub(crate) fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata
         .annotations
         .as_ref()?
@@ -152,19 +152,19 @@ pub fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
         .map(String::as_str)
 }
 
-pub fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+pub(crate) fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
     node.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
 /// Keys of the taints but the one that the node controller keeps in step with a cordon.
-pub fn taint_keys(node: &Node) -> Vec<&str> {
+pub(crate) fn taint_keys(node: &Node) -> Vec<&str> {
     let spec = node.spec.as_ref().unwrap();
     let keys = spec.taints.iter().flatten().map(|taint| taint.key.as_str());
     keys.filter(|key| *key != "node.kubernetes.io/unschedulable")
         .collect()
 }
 
-pub fn condition<'a>(node: &'a Node, kind: &str) -> Option<(&'a str, &'a str)> {
+pub(crate) fn condition<'a>(node: &'a Node, kind: &str) -> Option<(&'a str, &'a str)> {
     let status = node.status.as_ref()?;
     let condition = status
         .conditions
@@ -178,7 +178,7 @@ pub fn condition<'a>(node: &'a Node, kind: &str) -> Option<(&'a str, &'a str)> {
 }
 
 /// Whether anything of ours but records is on the node.
-pub fn is_marked(node: &Node) -> bool {
+pub(crate) fn is_marked(node: &Node) -> bool {
     let keys = [
         "warden.dev/incident",
         "quarantineHealthEvent",
@@ -189,16 +189,16 @@ pub fn is_marked(node: &Node) -> bool {
 }
 
 /// A controller in this process; dropped, it stops as if killed.
-pub struct Controller {
-    pub context: Context,
-    pub requests: Requests,
+pub(crate) struct Controller {
+    pub(crate) context: Context,
+    pub(crate) requests: Requests,
     stopper: stop::Stopper,
     tasks: JoinSet<()>,
     watch: tokio::task::JoinHandle<()>,
 }
 
 /// Cordons at once on fatal events of check `Test`, taints on check `Taint`, does both on `Both`.
-pub const RULES: &str = r#"
+pub(crate) const RULES: &str = r#"
     profile = "cordon"
     [quarantine]
     label-prefix = "k8s.nvidia.com/"
@@ -230,11 +230,11 @@ impl Drop for Controller {
 }
 
 impl Controller {
-    pub async fn start(cluster: &Cluster, store: &Path) -> Self {
+    pub(crate) async fn start(cluster: &Cluster, store: &Path) -> Self {
         Self::start_with(cluster, store, RULES).await
     }
 
-    pub async fn start_with(cluster: &Cluster, store: &Path, config: &str) -> Self {
+    pub(crate) async fn start_with(cluster: &Cluster, store: &Path, config: &str) -> Self {
         let config = Arc::new(Config::parse(config).unwrap_or_else(|error| panic!("{error}")));
         let settings = kubernetes::config(Some(&cluster.testbed.kubeconfig()))
             .await
@@ -296,7 +296,7 @@ impl Controller {
     }
 
     /// From now on the cache shows the nodes as they are now.
-    pub async fn freeze(&mut self) {
+    pub(crate) async fn freeze(&mut self) {
         self.watch.abort();
         while !self.watch.is_finished() {
             tokio::task::yield_now().await;
@@ -304,19 +304,19 @@ impl Controller {
     }
 
     /// The cache follows again.
-    pub fn thaw(&mut self) {
+    pub(crate) fn thaw(&mut self) {
         self.watch = watch(&self.context);
     }
 
     /// Ends it with nothing finished, as a kill would.
-    pub async fn kill(mut self) {
+    pub(crate) async fn kill(mut self) {
         self.tasks.shutdown().await;
         self.freeze().await;
         self.stopper.stop();
         self.context.store.close();
     }
 
-    pub async fn append(&self, event: HealthEvent) -> Outcome {
+    pub(crate) async fn append(&self, event: HealthEvent) -> Outcome {
         let node = NodeName::new(&event.node_name).unwrap();
         let body = wire::encode_body(&event);
         let machine = self
@@ -342,7 +342,7 @@ impl Controller {
     }
 
     /// Waits until the node has no open incident, and answers how the last one ended.
-    pub async fn until_closed(&self, node: &str) -> String {
+    pub(crate) async fn until_closed(&self, node: &str) -> String {
         let name = NodeName::new(node).unwrap();
         wait_for(format!("{node}: no open incident"), SOON, || async {
             let open = self.context.store.open_incidents_of(&name)?;
@@ -361,7 +361,7 @@ impl Controller {
     }
 
     /// Waits for a state of the node's incident.
-    pub async fn until_state(&self, node: &str, state: &str) {
+    pub(crate) async fn until_state(&self, node: &str, state: &str) {
         let name = NodeName::new(node).unwrap();
         wait_for(format!("{node}: {state}"), SOON, || async {
             let open = self.context.store.open_incidents_of(&name)?;
@@ -393,7 +393,7 @@ fn watch(context: &Context) -> tokio::task::JoinHandle<()> {
 }
 
 /// A fatal event of one GPU.
-pub fn fatal(node: &str, check: &str, gpu: &str) -> HealthEvent {
+pub(crate) fn fatal(node: &str, check: &str, gpu: &str) -> HealthEvent {
     HealthEvent {
         version: 1,
         agent: "test-monitor".to_owned(),
@@ -410,7 +410,7 @@ pub fn fatal(node: &str, check: &str, gpu: &str) -> HealthEvent {
 }
 
 /// The word that it is well again.
-pub fn healthy(of: &HealthEvent) -> HealthEvent {
+pub(crate) fn healthy(of: &HealthEvent) -> HealthEvent {
     HealthEvent {
         is_healthy: true,
         is_fatal: false,
@@ -421,7 +421,7 @@ pub fn healthy(of: &HealthEvent) -> HealthEvent {
 }
 
 /// The keys that a node's metadata has, for comparing before and after.
-pub fn metadata(node: &Node) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+pub(crate) fn metadata(node: &Node) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
     let meta = &node.metadata;
     (
         meta.labels.clone().unwrap_or_default(),

@@ -1,5 +1,9 @@
 //! The controller's parts on a real control plane (`testbed`).
-#![expect(clippy::unwrap_used, reason = "the helpers of a test fail it, as the test itself does")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the helpers of a test fail it, as the test itself does"
+)]
 
 mod harness;
 mod process;

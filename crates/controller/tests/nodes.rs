@@ -39,7 +39,7 @@ async fn watched(cluster: &Cluster) -> Watched {
     let task = tokio::spawn(async move {
         let wanted = Wanted::ours("p/");
         nodes::watch::run(&kube, &filled, wanted, |node| {
-            told.lock().unwrap().push(node.clone())
+            told.lock().unwrap().push(node.clone());
         })
         .await;
     });

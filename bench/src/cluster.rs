@@ -75,7 +75,7 @@ impl Cluster {
         testbed.service_account(NAMESPACE, AGENT).await?;
         testbed.service_account(NAMESPACE, READER).await?;
         let rule = PolicyRule {
-            non_resource_urls: Some(vec!["/api/v1/*".to_owned()]),
+            non_resource_urls: Some(vec!["/warden/api/v1/*".to_owned()]),
             verbs: vec!["get".to_owned(), "post".to_owned()],
             ..PolicyRule::default()
         };

@@ -35,9 +35,9 @@ const CONFIG: &str = r#"
 
 /// The base configuration with a store folder, loopback ports and what the test adds.
 fn config(folder: &Path, ingest: &str) -> String {
-    let store = folder.join("store");
+    let store = toml::Value::from(folder.join("store").display().to_string());
     format!(
-        "{CONFIG}\n[store]\npath = {store:?}\n[api]\nlisten = \"127.0.0.1:0\"\n[ingest]\nlisten = \
+        "{CONFIG}\n[store]\npath = {store}\n[api]\nlisten = \"127.0.0.1:0\"\n[ingest]\nlisten = \
          \"127.0.0.1:0\"\n{ingest}\n"
     )
 }
@@ -118,7 +118,8 @@ impl Program {
 
     pub(crate) fn log(&self) -> String {
         let lines = self.lines.lock().unwrap();
-        lines.iter().map(|line| format!("{line}\n")).collect()
+        let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+        lines.join("\n")
     }
 
     pub(crate) fn store(&self) -> PathBuf {

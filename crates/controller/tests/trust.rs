@@ -96,7 +96,7 @@ async fn a_node_speaks_only_for_itself_and_only_with_a_token_for_us() {
 
     let other_audience = fleet.token(ACCOUNT, "node-a", "elsewhere").await;
     let testbed = fleet.cluster.testbed;
-    let hour = Duration::from_secs(3_600);
+    let hour = Duration::from_hours(1);
     let unbound = testbed
         .token("warden", ACCOUNT, &["warden"], hour)
         .await
@@ -206,8 +206,8 @@ async fn of_two_authorities_one_wins_and_the_bundle_is_what_verifies() {
     let bundle = bundle(&cluster).await;
     assert_eq!(bundle.matches("BEGIN CERTIFICATE").count(), 1);
     assert!(!bundle.contains("PRIVATE"));
-    for made in [one, two, three] {
-        let (certificates, _renewal) = made.unwrap();
+    let (one, two, three) = (one.unwrap().0, two.unwrap().0, three.unwrap().0);
+    for certificates in [one, two, three] {
         handshake(&certificates, &bundle).await.unwrap();
     }
 }
@@ -286,12 +286,55 @@ async fn another_certificate_is_shown_to_new_connections_and_old_ones_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn given_certificate_files_are_read_again_and_a_broken_one_changes_nothing() {
+    let issue = || {
+        let names = vec!["warden-controller.warden.svc".to_owned()];
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(names).unwrap();
+        (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (chain, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+    let write = |(chain_pem, key_pem): &(String, String)| {
+        std::fs::write(&key, key_pem).unwrap();
+        std::fs::write(&chain, chain_pem).unwrap();
+    };
+    let absent = controller::trust::Certificates::from_files(&chain, &key)
+        .await
+        .unwrap_err();
+    assert_eq!(absent.code(), "certificate_read");
+    let (first, second) = (issue(), issue());
+    write(&first);
+    let certificates = controller::trust::Certificates::from_files(&chain, &key)
+        .await
+        .unwrap();
+    handshake(&certificates, &first.0).await.unwrap();
+    let follow = certificates.follow_files(&chain, &key, Duration::from_millis(5));
+    let change = async {
+        write(&("no certificate".to_owned(), second.1.clone()));
+        handshake(&certificates, &first.0)
+            .await
+            .expect("the present one stays");
+        write(&second);
+        wait_for("the new certificate", SOON, || async {
+            Ok(handshake(&certificates, &second.0).await.ok().map(drop))
+        })
+        .await
+        .unwrap();
+    };
+    tokio::select! {
+        () = follow => panic!("it follows for ever"),
+        () = change => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_api_asks_who_calls_and_what_they_may() {
     let fleet = Fleet::start("").await;
     let testbed = fleet.cluster.testbed;
     let viewer = format!("viewer-{}", ulid::Ulid::new().to_string().to_lowercase());
     testbed.service_account("warden", &viewer).await.unwrap();
-    let hour = Duration::from_secs(3_600);
+    let hour = Duration::from_hours(1);
     let token = testbed.token("warden", &viewer, &[], hour).await.unwrap();
     let (status, body) = fleet.program.get("/api/v1/nodes", Some(&token)).await;
     assert_eq!(status, 403, "{body}");

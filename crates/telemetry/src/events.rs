@@ -259,19 +259,27 @@ pub struct EventRefused<'a> {
 impl EventRefused<'_> {
     /// Log line and number.
     pub fn emit(&self, metrics: &ControllerMetrics) {
-        let mode = if self.let_pass { "audit" } else { "refused" };
-        let label = RefusalLabel {
-            code: self.code.into(),
-            mode: mode.into(),
-        };
-        metrics.ingest_refused.get_or_create(&label).inc();
+        self.count(metrics);
         warn!(
             sender = self.sender,
             code = self.code,
-            mode,
+            mode = self.mode(),
             why = self.why,
             "call not allowed"
         );
+    }
+
+    /// The number alone, where the same line was logged a moment ago.
+    pub fn count(&self, metrics: &ControllerMetrics) {
+        let label = RefusalLabel {
+            code: self.code.into(),
+            mode: self.mode().into(),
+        };
+        metrics.ingest_refused.get_or_create(&label).inc();
+    }
+
+    fn mode(&self) -> &'static str {
+        if self.let_pass { "audit" } else { "refused" }
     }
 }
 

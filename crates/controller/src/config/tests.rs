@@ -160,7 +160,7 @@ fn the_references_rule_sets_are_read() {
     assert_eq!(config.quarantine.breaker.rate_percentage, 30);
     assert_eq!(
         config.quarantine.breaker.window,
-        std::time::Duration::from_secs(600)
+        std::time::Duration::from_mins(10)
     );
 }
 

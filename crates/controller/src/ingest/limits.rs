@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(take(1 << 20, false), Verdict::Pass(Duration::ZERO));
         assert!(matches!(take(1_000, false), Verdict::ShareUsed(_)));
         assert_eq!(take(1_000, true), Verdict::Pass(Duration::ZERO));
-        let later = now + Duration::from_secs(3_600);
+        let later = now + Duration::from_hours(1);
         assert_eq!(
             limits.take(&sender, 1, 1_000, false, later),
             Verdict::Pass(Duration::ZERO)

@@ -18,23 +18,25 @@ fn report() -> ReportRequest {
     }
 }
 
+type Change = fn(&mut ReportRequest, &str);
+
 #[test]
 fn a_report_beyond_a_bound_is_refused_with_its_field() {
     assert_eq!(check(&report()).unwrap().as_str(), "gpu-1");
     let long = "x".repeat(LONGEST_TEXT + 1);
-    let table: [(&str, fn(&mut ReportRequest, &str)); 6] = [
+    let table: [(&str, Change); 6] = [
         ("node_name", |r, _| r.node_name = "GPU".into()),
         ("boot_id", |r, long| r.boot_id = long.into()),
         ("agent_version", |r, _| r.agent_version = "1\n2".into()),
         ("process_id", |r, _| r.process_id.clear()),
         ("detectors", |r, _| {
-            r.detectors = vec![Detector::default(); 65]
+            r.detectors = vec![Detector::default(); 65];
         }),
         ("asserted.hash", |r, _| {
             r.asserted = Some(Asserted {
                 hash: vec![1],
                 ..Asserted::default()
-            })
+            });
         }),
     ];
     for (field, change) in table {

@@ -1,11 +1,13 @@
 //! From a call's headers to who calls and for whom they may speak.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use health_event::{NodeName, Sender};
 use telemetry::ControllerMetrics;
 use telemetry::events::EventRefused;
+use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
@@ -106,12 +108,18 @@ impl Denied {
 }
 
 /// When a caller whose token could not be checked should ask again.
-const RETRY_TOKEN: std::time::Duration = std::time::Duration::from_secs(2);
+const RETRY_TOKEN: Duration = Duration::from_secs(2);
+
+/// How often one sender's refusals of one kind are logged.
+const LOGGED_EVERY: Duration = Duration::from_mins(1);
+/// Senders and kinds that are remembered for that.
+const LOGGED_MOST: usize = 4_096;
 
 /// Says who calls.
 #[derive(Debug)]
 pub struct Gate {
     checks: Option<Checks>,
+    logged: Logged,
     metrics: Arc<ControllerMetrics>,
 }
 
@@ -141,13 +149,18 @@ impl Gate {
                 audit: config.mode == TrustMode::Audit,
             }),
         };
-        Self { checks, metrics }
+        Self {
+            checks,
+            logged: Logged::default(),
+            metrics,
+        }
     }
 
     /// Checks nothing: for loopback.
     pub fn unchecked(metrics: Arc<ControllerMetrics>) -> Self {
         Self {
             checks: None,
+            logged: Logged::default(),
             metrics,
         }
     }
@@ -187,13 +200,17 @@ impl Gate {
     fn deny(&self, sender: &str, denied: Denied) -> Result<(), Denied> {
         let audit = self.checks.as_ref().is_some_and(|checks| checks.audit);
         let let_pass = audit && !denied.is_temporary();
-        EventRefused {
+        let refused = EventRefused {
             sender,
             code: denied.code(),
             why: &denied.to_string(),
             let_pass,
+        };
+        if self.logged.is_due(sender, denied.code(), Instant::now()) {
+            refused.emit(&self.metrics);
+        } else {
+            refused.count(&self.metrics);
         }
-        .emit(&self.metrics);
         if let_pass { Ok(()) } else { Err(denied) }
     }
 }
@@ -211,6 +228,29 @@ impl Checks {
             .as_deref()
             .and_then(|node| NodeName::new(node).ok());
         node.ok_or(Denied::NoNode { user })
+    }
+}
+
+/// Which refusals were logged lately: a caller in a loop must not fill the log.
+#[derive(Debug, Default)]
+struct Logged(Mutex<HashMap<(String, &'static str), Instant>>);
+
+impl Logged {
+    /// Whether a line of this sender and code is due: one a minute.
+    fn is_due(&self, sender: &str, code: &'static str, now: Instant) -> bool {
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (sender.to_owned(), code);
+        if logged
+            .get(&key)
+            .is_some_and(|at| now.duration_since(*at) < LOGGED_EVERY)
+        {
+            return false;
+        }
+        if logged.len() >= LOGGED_MOST {
+            logged.clear();
+        }
+        logged.insert(key, now);
+        true
     }
 }
 
@@ -240,6 +280,21 @@ mod tests {
             assert_eq!(bearer(&headers), want, "{value}");
         }
         assert_eq!(bearer(&MetadataMap::new()), None);
+    }
+
+    #[test]
+    fn a_caller_in_a_loop_is_logged_once_a_minute_and_the_memory_is_bounded() {
+        let logged = Logged::default();
+        let now = Instant::now();
+        assert!(logged.is_due("agent:a", "foreign_node", now));
+        assert!(!logged.is_due("agent:a", "foreign_node", now));
+        assert!(logged.is_due("agent:b", "foreign_node", now));
+        assert!(logged.is_due("agent:a", "no_node", now));
+        assert!(logged.is_due("agent:a", "foreign_node", now + LOGGED_EVERY));
+        for n in 0..3 * LOGGED_MOST {
+            logged.is_due(&format!("agent:{n}"), "no_node", now);
+        }
+        assert!(logged.0.lock().unwrap().len() <= LOGGED_MOST);
     }
 
     #[test]

@@ -135,6 +135,24 @@ fn whatever_blocks_is_named() {
 }
 
 #[test]
+fn a_silent_controller_says_that_it_asks_no_rules() {
+    let mut node = node();
+    node.faults = vec![api::Fault {
+        incident: None,
+        ..xid_79()
+    }];
+    let status = api::Status {
+        dry_run: true,
+        profile: "silent".into(),
+        ..kit::status()
+    };
+    let server = server_of(&node, Vec::new(), &status, pool());
+    let out = ask(&server, &["explain", "gpu-17"]).out;
+    assert!(out.contains("rule sets are not asked"), "{out}");
+    assert!(!out.contains("no rule set matches"), "{out}");
+}
+
+#[test]
 fn each_state_has_its_words() {
     let table = [
         ("Observed", "has faults, but is only observed"),

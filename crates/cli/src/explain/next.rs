@@ -87,7 +87,9 @@ pub(super) fn steps(facts: &Facts, clock: &Clock) -> Vec<Line> {
 }
 
 fn without_incident(facts: &Facts) -> Vec<Line> {
-    let kept = !facts.node.holds.is_empty() || on_the_node(facts).next().is_some();
+    let profile = facts.status.as_ref().map(|status| status.profile.as_str());
+    let silent = profile == Some("silent");
+    let kept = silent || !facts.node.holds.is_empty() || on_the_node(facts).next().is_some();
     let why = if kept {
         "The node stays in service; what is said below keeps Warden from acting."
     } else {
@@ -101,8 +103,12 @@ fn without_incident(facts: &Facts) -> Vec<Line> {
             words::end(fault)
         )));
     }
-    if let Some(status) = facts.status.as_ref().filter(|status| status.dry_run) {
-        lines.push(dry_run(&status.profile));
+    match &facts.status {
+        Some(_) if silent => lines.push(Line::Blocks(
+            "Profile silent: faults are stored and shown, and rule sets are not asked.".to_owned(),
+        )),
+        Some(status) if status.dry_run => lines.push(dry_run(&status.profile)),
+        Some(_) | None => {}
     }
     lines
 }

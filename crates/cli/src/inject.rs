@@ -127,7 +127,7 @@ pub enum InjectError {
         why: String,
     },
     /// The agent says no.
-    #[error("the agent at {} refused the event: {why} [{code}]", path.display())]
+    #[error("the agent at {} refused the event: {why} [{code:?}]", path.display())]
     Refused {
         /// Its path.
         path: PathBuf,

@@ -189,7 +189,7 @@ fn a_refusal_and_a_missing_agent_are_errors_that_say_what_to_do() {
     let ran = inject(&socket, &["Check", "--node", "b"]);
     assert_eq!(ran.code, Some(2));
     assert!(
-        errors(&ran).contains("refused the event: event 0: nodeName is \"b\""),
+        errors(&ran).contains("refused the event: event 0: nodeName is \"b\" [PermissionDenied]"),
         "{ran:?}"
     );
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use health_event::fault::codes_of;
 use health_event::incident::{Hold, Incident, IncidentFault, Marks, QuarantineStatus};
-use health_event::{FaultId, FaultKey, HealthEvent, Scope, devices_of};
+use health_event::{BootId, FaultId, FaultKey, HealthEvent, Scope, devices_of};
 use jiff::Timestamp;
 
 use super::facts::{Annotation, FaultFacts, NodeFacts, Policy};
@@ -35,7 +35,8 @@ pub fn adopt(
     let MarkRead::Ours(mark) = &on.mark else {
         return None;
     };
-    let mut incident = blank_for(mark.id.clone(), node, node.boot.clone(), now);
+    // In which boot it opened is not known any more: release waits for the agent's word.
+    let mut incident = blank_for(mark.id.clone(), node, BootId::default(), now);
     incident.version = mark.version + 1;
     incident.quarantine = QuarantineStatus::Quarantined;
     incident.marks_observed = true;

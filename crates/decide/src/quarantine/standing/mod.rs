@@ -2,6 +2,7 @@
 
 mod waiting;
 
+use health_event::FaultId;
 use health_event::incident::{CloseReason, Incident, QuarantineStatus};
 use jiff::Timestamp;
 
@@ -161,7 +162,9 @@ impl Look<'_> {
         let mut notes = Vec::new();
         let (next, _) = self.refreshed(&mut notes);
         let cancelled = self.view.request.filter(|r| r.kind == RequestKind::Cancel);
-        let over = next.held_by.is_none() && next.open_faults().next().is_none();
+        // Off does not refresh the incident, and yet takes no node out for what has closed.
+        let is_open = |id: &FaultId| self.view.faults.iter().any(|f| f.id == *id);
+        let over = next.held_by.is_none() && !next.open_faults().any(|f| is_open(&f.id));
         let mut decision = if let Some(request) = cancelled {
             let reason = Reason::PersonCancel(request.actor.clone());
             let mut decision = self.undo(&next, CloseReason::CancelledByPerson, reason);
@@ -195,13 +198,19 @@ impl Look<'_> {
 
     /// Takes off what an earlier write may have put on, or closes if nothing is there.
     fn undo(&self, next: &Incident, why: CloseReason, reason: Reason) -> Decision {
-        if self.on.carries(self.incident).is_none() {
+        // Marks that were seen are there even if somebody took our annotations off.
+        let unnamed = self.on.mark == MarkRead::Absent && !self.on.marks_nothing();
+        if self.on.carries(self.incident).is_none() && !unnamed {
             return self.close(next, why, reason);
         }
-        if self.view.policy.mode == Mode::DryRun {
-            let notes = vec![blocked("release", "dry_run")];
+        let blocker = match self.view.policy.mode {
+            Mode::DryRun => Some("dry_run"),
+            Mode::Off if why == CloseReason::Recovered => Some("off"),
+            Mode::Off | Mode::Enforce => None,
+        };
+        if let Some(by) = blocker {
             return Decision {
-                notes,
+                notes: vec![blocked("release", by)],
                 ..Decision::default()
             };
         }
@@ -246,7 +255,9 @@ impl Look<'_> {
             && !untainted
             && let Some(key) = marks::cooperator(self.view, self.node)
         {
-            return Some(self.make_way(next, key));
+            // Once no fault is open the node is simply given back, with its taint, if any.
+            let wanted = next.held_by.is_some() || next.open_faults().next().is_some();
+            return wanted.then(|| self.make_way(next, key));
         }
         let (why, reason) = if uncordoned {
             (CloseReason::ManualUncordon, Reason::ManualUncordon)

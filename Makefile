@@ -4,10 +4,12 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak bench testbed lint fmt generate
+.PHONY: help setup demo test soak bench testbed fuzz lint audit fmt generate
 
 # Options for the program behind demo, soak, bench and testbed: make testbed ARGS="--nodes 50".
 ARGS ?=
+# Seconds for each fuzz target of make fuzz and make soak.
+FUZZ_SECONDS ?= 600
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,10 +25,12 @@ demo: setup ## Show Warden at work on a simulated cluster
 test: setup ## Run every deterministic test
 	@cargo test --workspace
 	@cargo run --quiet --package xtask -- check
+	@scripts/fuzz.sh 30
 
 soak: setup ## Run the long tests: crash runs, chaos, long fuzzing, large fleets
 	@cargo build --workspace --bins
 	@cargo run --quiet --bin soak -- $(ARGS)
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 bench: setup ## Measure the released programs
 	@cargo build --release --workspace --bins
@@ -35,10 +39,17 @@ bench: setup ## Measure the released programs
 testbed: setup ## Run a control plane with simulated nodes until Ctrl-C
 	@cargo run --quiet --package testbed -- $(ARGS)
 
-lint: setup ## Check format, lints and documentation
+fuzz: setup ## Fuzz every parser of outside text: make fuzz FUZZ_SECONDS=3600
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+lint: setup ## Check format, lints, documentation, dependencies and licences
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets -- -D warnings
 	@RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
+	@PATH="$$(scripts/lint-tools.sh cargo-deny):$$PATH" cargo deny check bans licenses sources
+
+audit: setup ## Check dependencies for known vulnerabilities (fetches the RustSec database from GitHub)
+	@PATH="$$(scripts/lint-tools.sh cargo-deny):$$PATH" cargo deny check advisories
 
 fmt: ## Format the code
 	@cargo fmt --all

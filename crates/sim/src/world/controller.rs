@@ -99,6 +99,7 @@ pub(super) fn decide(setup: &Setup, world: &mut World, node: usize) -> bool {
         return false;
     };
     let before = world.clone();
+    world.sites[node].note_boot_shown();
     let Decided { decision, breaker } = decided;
     if decision.ask.is_some() {
         world.fail(Some(Broken::AsksTwice));
@@ -143,25 +144,18 @@ fn store(world: &mut World, decision: &Decision, node: usize, now: Timestamp) {
         sites,
         ids,
         breaker,
+        clock,
         ..
     } = world;
     let site = &mut sites[node];
     let machine = site.machine_seen();
-    if let Some(cache) = &site.cache {
-        let boot = cache.facts.boot.clone();
-        if !site.boots[machine].as_slice().contains(&boot) {
-            site.boots[machine].change(|boots| {
-                boots.observe(&boot);
-            });
-        }
-    }
     let pool_before = site.incident.as_ref().map(|incident| incident.pool.clone());
     if let Some(incident) = &decision.incident {
         if site.incident.is_none() {
             *ids += 1;
             site.opened(now);
         }
-        site.follow_ghosts(decision, incident);
+        site.follow_ghosts(*clock, decision, incident);
         site.incident = if incident.quarantine.is_closed() {
             site.closed
                 .change(|closed| closed.push(incident.id.clone()));
@@ -180,6 +174,7 @@ fn store(world: &mut World, decision: &Decision, node: usize, now: Timestamp) {
     if decision.count_out
         && let Some(incident) = &decision.incident
     {
+        site.by_person = true;
         let pool = &incident.pool;
         breaker.change(|breaker| breaker.count(pool, &node_name(node), Cause::default()));
     }
@@ -227,7 +222,9 @@ pub(super) fn arrive(world: &mut World, node: usize) -> bool {
     match land(world, node, &write, false) {
         Ok(changed) => {
             world.sites[node].accepted = true;
-            if !changed {
+            // A way out that finds nothing left to take off ends with the next decision.
+            let leaves = matches!(write.kind, WriteKind::Release | WriteKind::StepBack);
+            if !changed && !leaves {
                 world.fail(Some(Broken::WritesNothing));
             }
         }
@@ -364,6 +361,17 @@ impl Site {
             .unwrap_or_default()
     }
 
+    fn note_boot_shown(&mut self) {
+        let machine = self.machine_seen();
+        let Some(cache) = &self.cache else { return };
+        let boot = cache.facts.boot.clone();
+        if !self.boots[machine].as_slice().contains(&boot) {
+            self.boots[machine].change(|boots| {
+                boots.observe(&boot);
+            });
+        }
+    }
+
     fn mark_origin(&self) -> MarkOrigin {
         use decide::quarantine::Annotation;
         let text = self
@@ -381,13 +389,19 @@ impl Site {
     /// All that was reported before an incident opened is older than it.
     fn opened(&mut self, now: Timestamp) {
         self.restarted = false;
+        self.by_person = false;
         if self.known.started_at.is_some_and(|at| at > now) {
             self.known.change(|known| known.started_at = Some(now));
         }
     }
 
     /// Keeps track of what persons wanted, by what the controller made of it.
-    fn follow_ghosts(&mut self, decision: &Decision, incident: &health_event::incident::Incident) {
+    fn follow_ghosts(
+        &mut self,
+        clock: u8,
+        decision: &Decision,
+        incident: &health_event::incident::Incident,
+    ) {
         use CloseReason::CancelledByPerson;
         let to = &incident.quarantine;
         let closed = matches!(to, QuarantineStatus::Closed(_));
@@ -409,7 +423,7 @@ impl Site {
         if cancelled && decision.holds.is_some() {
             for fault in 0..2 {
                 if self.is_open(fault) {
-                    self.refused[fault] = Some(u8::MAX);
+                    self.refused[fault] = Some(clock + 1);
                 }
             }
         }

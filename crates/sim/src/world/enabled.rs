@@ -104,8 +104,12 @@ impl Site {
             Voice::Starting => self.known.started_at.is_none(),
             Voice::Settled => self.known.settled_for.is_none(),
         };
-        // The kubelet shows the boot before it starts the agent, as far as an empty store can tell.
-        let shows = self.node.as_ref().is_some_and(|node| self.shows_boot(node));
+        // Into an empty store the node's status brings the boot first, as the kubelet shows it before
+        // it starts the agent: an older boot that came after it would count as the newer.
+        let shows = self
+            .cache
+            .as_ref()
+            .is_some_and(|node| self.shows_boot(node));
         let ordered = shows || !self.boots[self.machine].as_slice().is_empty();
         ordered && (unsaid || !fresh)
     }

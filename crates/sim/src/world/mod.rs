@@ -114,6 +114,8 @@ pub struct Site {
     pub refused: [Option<u8>; 2],
     /// A new process of the agent has reported since the incident opened.
     pub restarted: bool,
+    /// A person took the node out, so that no permit was asked for.
+    pub by_person: bool,
     /// Somebody took our annotations off since the incident's marks were last written.
     pub stripped: bool,
 }
@@ -198,6 +200,7 @@ impl Site {
             request: None,
             refused: [None; 2],
             restarted: false,
+            by_person: false,
             stripped: false,
         }
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use decide::quarantine::{Decision, Mode, NodeWrite, Policy, Reason, WriteKind};
 use health_event::incident::{CloseReason, Incident, QuarantineStatus};
 
+use super::setup::boot_id;
 use super::{Node, Setup, Site, World};
 
 /// A promise that was broken.
@@ -130,7 +131,9 @@ fn of_release(site: &Site, decision: &Decision, after: &Incident) -> Option<Brok
         .as_ref()
         .filter(|_| was_out && decision.write.is_some())?;
     let changed = cache.facts.boot != after.opened_boot || site.restarted;
-    let settled = site.known.settled_for.as_ref() == Some(&cache.facts.boot);
+    let settled_for = site.known.settled_for.as_ref();
+    let present = boot_id(site.machine, site.boot);
+    let settled = settled_for == Some(&cache.facts.boot) || settled_for == Some(&present);
     let through_agent = after.faults.iter().any(|fault| fault.through_agent);
     (through_agent && changed && !settled).then_some(Broken::ReleasedUnsettled)
 }
@@ -230,7 +233,7 @@ pub(super) fn of_levels(setup: &Setup, world: &World) -> Option<Broken> {
     let by_permit = |site: &&Site| {
         site.incident
             .as_ref()
-            .is_some_and(|i| i.quarantine.is_out() && i.held_by.is_none())
+            .is_some_and(|i| i.quarantine.is_out() && !site.by_person)
     };
     let out = world.sites.iter().filter(by_permit).count();
     (out > setup.breaker.level_bound(world.pool_size())).then_some(Broken::LevelExceeded)

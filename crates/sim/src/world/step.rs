@@ -1,5 +1,7 @@
 //! What may happen, one thing at a time.
 
+use std::fmt;
+
 use decide::quarantine::{AgentFacts, RequestKind};
 use jiff::SignedDuration;
 
@@ -129,7 +131,7 @@ impl What {
 }
 
 /// One thing that happens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Step {
     /// What.
     pub what: What,
@@ -137,6 +139,13 @@ pub struct Step {
     pub node: usize,
     /// Of which fault.
     pub fault: usize,
+}
+
+impl fmt::Debug for Step {
+    /// `Break 0 1`: what, to which node, of which fault.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {} {}", self.what, self.node, self.fault)
+    }
 }
 
 impl Step {
@@ -319,6 +328,8 @@ impl Step {
             }
             What::Strip => {
                 site.stripped = true;
+                // With our mark gone its tests would pass again, long after we left.
+                site.late = None;
                 site.change_node(|node| {
                     for key in OURS {
                         node.facts.annotations.remove(&key);

@@ -83,14 +83,10 @@ pub async fn wait(
     deadline: Duration,
     wanted: impl Fn(&Node) -> bool,
 ) -> anyhow::Result<Node> {
-    wait_for(
-        format_args!("node {name} to be {what}"),
-        deadline,
-        || async {
-            let node = read(client, name).await?;
-            Ok(wanted(&node).then_some(node))
-        },
-    )
+    wait_for(format!("node {name} to be {what}"), deadline, || async {
+        let node = read(client, name).await?;
+        Ok(wanted(&node).then_some(node))
+    })
     .await
 }
 

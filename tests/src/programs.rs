@@ -90,6 +90,7 @@ pub struct Controller {
     kubeconfig: PathBuf,
     flags: Vec<String>,
     insecure: bool,
+    api_token: Option<String>,
     /// Where agents call.
     pub ingest: SocketAddr,
     /// Where API, health and metrics answer.
@@ -135,6 +136,7 @@ impl Controller {
             kubeconfig,
             flags: options.flags.clone(),
             insecure: options.insecure,
+            api_token: None,
             ingest,
             api,
         };
@@ -214,15 +216,48 @@ impl Controller {
         self.folder.join("store")
     }
 
-    /// The token that the API takes with `--insecure-local`.
+    /// Which token to show to the API, where it is not the one of `--insecure-local`.
+    pub fn set_api_token(&mut self, token: String) {
+        self.api_token = Some(token);
+    }
+
+    /// The token that the API takes with `--insecure-local`, or the one that was set.
     ///
     /// # Errors
     /// The file is not there.
     pub fn api_token(&self) -> anyhow::Result<String> {
+        if let Some(token) = &self.api_token {
+            return Ok(token.clone());
+        }
         let path = self.store().join("api-token");
         let text =
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         Ok(text.trim().to_owned())
+    }
+
+    /// `GET` of the API, with [`Controller::api_token`].
+    ///
+    /// # Errors
+    /// No answer in time, another status than 200, or no JSON.
+    pub async fn json(&self, path: &str) -> anyhow::Result<serde_json::Value> {
+        crate::http::get_json(self.api, path, &self.api_token()?).await
+    }
+
+    /// `POST` to the API, with [`Controller::api_token`]: the status and the body.
+    ///
+    /// # Errors
+    /// No answer in time.
+    pub async fn post(
+        &self,
+        path: &str,
+        body: &serde_json::Value,
+    ) -> anyhow::Result<(u16, String)> {
+        crate::http::post(self.api, path, &self.api_token()?, body).await
+    }
+
+    /// More flags from its next start on; [`Controller::restart`] drops them.
+    pub fn set_flags(&mut self, flags: Vec<String>) {
+        self.flags = flags;
     }
 
     /// Waits until `/readyz` answers 200.
@@ -460,6 +495,11 @@ impl Agent {
     /// `kill -9`.
     pub fn kill(&mut self) {
         self.process = None;
+    }
+
+    /// Whether it runs.
+    pub fn is_running(&mut self) -> bool {
+        self.process.as_mut().is_some_and(Process::is_running)
     }
 
     /// Its process id, while it runs.

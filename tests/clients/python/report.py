@@ -56,6 +56,7 @@ def publish(stub, socket, batch, first_timeout):
         except grpc.RpcError as error:
             if error.code() not in RETRYABLE or attempt == TRIES:
                 return error.code().name, attempt
+            print(f"try {attempt} of {TRIES}: {error.code().name}", file=sys.stderr, flush=True)
         time.sleep(wait * random.uniform(1, 1.1))
         wait *= 1.5
     return "UNREACHABLE", TRIES
@@ -72,9 +73,11 @@ def main():
     parser.add_argument("--healthy", action="store_true")
     parser.add_argument("--fatal", action="store_true")
     parser.add_argument("--first-timeout", type=float, help="seconds; the first answer may get lost")
+    parser.add_argument("--authority", help="what to call the server, instead of the library's choice")
     options = parser.parse_args()
     messages, services = stubs(options.proto)
-    channel = grpc.insecure_channel(f"unix://{options.socket}")
+    settings = [("grpc.default_authority", options.authority)] if options.authority else []
+    channel = grpc.insecure_channel(f"unix://{options.socket}", options=settings)
     stub = services.PlatformConnectorStub(channel)
     for number in range(options.count):
         now = timestamp_pb2.Timestamp()

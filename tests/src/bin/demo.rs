@@ -14,8 +14,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::ListParams;
-use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt as _, watcher};
 use testbed::{NodeSpec, Options, Testbed, wait_for};
 use tokio::sync::mpsc;
 

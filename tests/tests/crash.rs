@@ -1,0 +1,68 @@
+//! Every point at which a program can die, one run each, and random moments. Each test has a
+//! control plane of its own: a controller that comes back looks at all nodes.
+
+use e2e::crash::{Crash, Lane, Victim, When};
+use testbed::{Options, Testbed};
+
+/// Random runs here; `make soak` does more.
+const RANDOM_RUNS: u64 = 10;
+
+async fn testbed() -> Testbed {
+    Testbed::start(Options::default()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_dies_at_any_point_loses_and_repeats_nothing() {
+    let testbed = testbed().await;
+    let mut lane = Lane::start(&testbed, "points").await.unwrap();
+    let mut failed = Vec::new();
+    for point in agent::crash::POINTS {
+        // Room is made in a full spool only.
+        let run = if point.starts_with("spool.compact") {
+            lane.run_spool_full(point).await
+        } else {
+            let crash = Crash {
+                victim: Victim::Agent,
+                when: When::At(point),
+            };
+            lane.run(crash).await.map(drop)
+        };
+        failed.extend(run.err().map(|error| format!("{point}: {error:#}")));
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_dies_at_any_point_loses_and_repeats_nothing() {
+    let testbed = testbed().await;
+    let mut lane = Lane::start(&testbed, "points").await.unwrap();
+    let mut failed = Vec::new();
+    for point in controller::crash::POINTS {
+        // A list is asked for only where the sets of asserted faults differ.
+        let run = if point == "report.after-close" {
+            lane.run_store_lost(point).await
+        } else {
+            let crash = Crash {
+                victim: Victim::Controller,
+                when: When::At(point),
+            };
+            lane.run(crash).await.map(drop)
+        };
+        failed.extend(run.err().map(|error| format!("{point}: {error:#}")));
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_at_any_moment_loses_and_repeats_nothing() {
+    let testbed = testbed().await;
+    let mut lane = Lane::start(&testbed, "random").await.unwrap();
+    let first = u64::from(std::process::id());
+    println!("seeds {first} to {}", first + RANDOM_RUNS - 1);
+    let mut failed = Vec::new();
+    for seed in first..first + RANDOM_RUNS {
+        let run = lane.run(Crash::random(seed)).await;
+        failed.extend(run.err().map(|error| format!("seed {seed}: {error:#}")));
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}

@@ -7,6 +7,7 @@
 //! - A caller with a token of its own is passed on under it, and never kept.
 
 mod admission;
+mod authority;
 mod listen;
 
 use std::path::Path;

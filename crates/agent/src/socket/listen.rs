@@ -14,6 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::Stream;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
+use super::authority::Authority;
+
 /// Callers connected at once at most; a node has some ten monitors. Others wait in the kernel.
 const CONNECTIONS: usize = 64;
 /// What every user may connect to, as the reference's socket; who may say what is decided later.
@@ -69,6 +71,7 @@ pub(super) fn incoming(
             let accepted = listener.accept().await;
             let counted = accepted.map(|(stream, _)| Counted {
                 stream,
+                authority: Authority::default(),
                 _place: place,
             });
             if sender.send(counted).await.is_err() {
@@ -83,6 +86,7 @@ pub(super) fn incoming(
 #[derive(Debug)]
 pub(super) struct Counted {
     stream: UnixStream,
+    authority: Authority,
     _place: OwnedSemaphorePermit,
 }
 
@@ -100,7 +104,10 @@ impl AsyncRead for Counted {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        self.authority.mend(&mut buffer.filled_mut()[before..]);
+        polled
     }
 }
 

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::{Testbed, wait_for};
 use tokio::task::JoinHandle;
 
@@ -46,7 +46,7 @@ pub enum Victim {
 /// When it dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// Where it passes this point first after its start.
+    /// Where it passes this point after its start: the first time, or with `:N` the N-th.
     At(&'static str),
     /// So long after the first send, by SIGKILL.
     After(Duration),
@@ -362,16 +362,31 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// The controller loses its store while the node is out, and dies at the point when the
-    /// agent's list comes in. The incident goes on as what it was, and a reboot ends it.
+    /// The controller loses its store with a fault that left no mark on the node, and dies at the
+    /// point when the agent's list brings it back. After that it is known, once.
     ///
     /// # Errors
     /// As [`Lane::run`].
     pub async fn run_store_lost(&mut self, point: &str) -> anyhow::Result<()> {
         const LINE: &str = "NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.";
         let mut machine = self.machine(KernelLog::Pipe).await?;
+        // Opted out, it keeps its fault and is not taken out: nothing on it remembers.
+        nodes::set_label(
+            &self.testbed.admin(),
+            &machine.name,
+            k8s_api::names::MANAGED_BY.text,
+            "false",
+        )
+        .await?;
+        let opted_out = |node: &Value| node["object"]["blocked_by"] == json!(["opted_out"]);
+        machine
+            .until(&self.controller, "opted out", opted_out)
+            .await?;
         machine.agent.kernel_line(LINE)?;
-        let before = machine.until_state(&self.controller, "Quarantined").await?;
+        let one = |node: &Value| node["faults"].as_array().is_some_and(|all| all.len() == 1);
+        let before = machine
+            .until(&self.controller, "with its fault", one)
+            .await?;
         self.controller.stop()?;
         std::fs::remove_dir_all(self.controller.store()).context("losing the store")?;
         self.controller
@@ -382,16 +397,21 @@ impl<'a> Lane<'a> {
         }
         self.controller.restart().await?;
         machine.settled(&self.controller).await?;
-        let after = machine.until_state(&self.controller, "Quarantined").await?;
+        let after = machine
+            .until(&self.controller, "with its fault", one)
+            .await?;
+        let (before, after) = (&before["faults"][0], &after["faults"][0]);
         ensure!(
             before["id"] == after["id"],
-            "another incident: {before:#} {after:#}"
+            "another fault: {before:#} {after:#}"
+        );
+        ensure!(
+            after["count"] == 1,
+            "it is counted more than once: {after:#}"
         );
         machine.reboot(self.testbed, &self.controller).await?;
-        let closed = machine.until_state(&self.controller, "Closed").await?;
-        ensure!(closed["detail"] == "Recovered", "{closed:#}");
-        let node = nodes::read(&self.testbed.admin(), &machine.name).await?;
-        ensure!(!nodes::is_cordoned(&node), "the node is still cordoned");
+        let none = |node: &Value| node["faults"].as_array().is_some_and(Vec::is_empty);
+        machine.until(&self.controller, "well", none).await?;
         Ok(())
     }
 

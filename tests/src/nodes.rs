@@ -102,3 +102,16 @@ pub async fn set_cordon(client: &Client, name: &str, cordoned: bool) -> anyhow::
         .await?;
     Ok(())
 }
+
+/// What `kubectl label` does.
+///
+/// # Errors
+/// The API server refuses.
+pub async fn set_label(client: &Client, name: &str, key: &str, value: &str) -> anyhow::Result<()> {
+    let patch = json!({"metadata": {"labels": {key: value}}});
+    let nodes: Api<Node> = Api::all(client.clone());
+    nodes
+        .patch(name, &PatchParams::default(), &Patch::Strategic(patch))
+        .await?;
+    Ok(())
+}

@@ -276,10 +276,11 @@ async fn observe_writes_conditions_with_one_annotation_and_events_too() {
             annotations.iter().all(|key| key == "warden.dev/conditions"),
             "{patch:#}"
         );
+        // The UID is a precondition: it changes nothing.
         assert!(
             keys(&patch["metadata"])
                 .iter()
-                .all(|key| key == "annotations"),
+                .all(|key| key == "annotations" || key == "uid"),
             "{patch:#}"
         );
         assert_eq!(keys(&patch["status"]), ["conditions"], "{patch:#}");

@@ -15,9 +15,6 @@ use crate::kit::Stage;
 /// Imports, stubs, and two of the client's pauses of 2 s and 3 s on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a client in Go calls a server on a unix socket.
-const AS_GO: [&str; 2] = ["--authority", "localhost"];
-
 fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
@@ -45,7 +42,6 @@ async fn client(socket: &Path, flags: &[&str]) -> Command {
         .arg(repository().join("crates/wire/proto/health_event.proto"))
         .arg("--socket")
         .arg(socket)
-        .args(AS_GO)
         .args(flags)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -73,11 +73,9 @@ def main():
     parser.add_argument("--healthy", action="store_true")
     parser.add_argument("--fatal", action="store_true")
     parser.add_argument("--first-timeout", type=float, help="seconds; the first answer may get lost")
-    parser.add_argument("--authority", help="what to call the server, instead of the library's choice")
     options = parser.parse_args()
     messages, services = stubs(options.proto)
-    settings = [("grpc.default_authority", options.authority)] if options.authority else []
-    channel = grpc.insecure_channel(f"unix://{options.socket}", options=settings)
+    channel = grpc.insecure_channel(f"unix://{options.socket}")
     stub = services.PlatformConnectorStub(channel)
     for number in range(options.count):
         now = timestamp_pb2.Timestamp()

@@ -420,7 +420,12 @@ impl Site {
         }
         let cancelled = *to == QuarantineStatus::Releasing(CancelledByPerson)
             || (*to == QuarantineStatus::Closed(CancelledByPerson) && !releasing);
-        if cancelled && decision.holds.is_some() {
+        // A hold is of the machine; what another machine has under this name is not refused.
+        let here = self
+            .node
+            .as_ref()
+            .is_some_and(|node| node.facts.uid == incident.node_uid);
+        if cancelled && here && decision.holds.is_some() {
             for fault in 0..2 {
                 if self.is_open(fault) {
                     self.refused[fault] = Some(clock + 1);

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use decide::quarantine::{Decision, Mode, NodeWrite, Policy, Reason, WriteKind};
-use health_event::incident::{CloseReason, Incident, QuarantineStatus};
+use health_event::FaultId;
+use health_event::incident::{CloseReason, Incident, IncidentFault, QuarantineStatus};
 
 use super::setup::boot_id;
 use super::{Node, Setup, Site, World};
@@ -118,8 +119,15 @@ fn of_release(site: &Site, decision: &Decision, after: &Incident) -> Option<Brok
     if !recovers {
         return None;
     }
-    let open = |id| site.open.0.iter().any(|fault| fault.id == id);
-    if after.held_by.is_some() || after.faults.iter().any(|fault| open(fault.id.clone())) {
+    let open = |id: &FaultId| site.open.0.iter().any(|fault| fault.id == *id);
+    // What opens again on a node that has opted out no longer counts (faults-incidents 3, rule 8).
+    let opted_out = site
+        .cache
+        .as_ref()
+        .is_some_and(|cache| cache.facts.opted_out);
+    let counts = |fault: &IncidentFault| !opted_out || fault.closed_at.is_none();
+    let mut own = after.faults.iter().filter(|fault| counts(fault));
+    if after.held_by.is_some() || own.any(|fault| open(&fault.id)) {
         return Some(Broken::ReleasedWithOpenFault);
     }
     let was_out = site
@@ -174,7 +182,7 @@ fn of_write(judged: &Judged<'_>, site: &Site, write: &NodeWrite) -> Option<Broke
     else {
         return Some(Broken::WriteWithoutIncident);
     };
-    let open = |fault: &health_event::incident::IncidentFault| {
+    let open = |fault: &IncidentFault| {
         site.open
             .0
             .iter()
@@ -192,7 +200,7 @@ fn of_write(judged: &Judged<'_>, site: &Site, write: &NodeWrite) -> Option<Broke
 /// Whether a person has uncordoned the node for every fault that the incident has.
 fn is_refused(site: &Site, incident: &Incident) -> bool {
     let mut open = incident.open_faults().peekable();
-    let named = |fault: &health_event::incident::IncidentFault| {
+    let named = |fault: &IncidentFault| {
         (0..2).any(|index| {
             let said = site.open.0.iter().find(|fact| fact.id == fault.id);
             let check = site.said[index]

@@ -278,6 +278,7 @@ impl Step {
                     site.agent = Voice::New;
                 }
                 site.uids += 1;
+                site.refused = [None; 2];
                 let facts = registered(setup, self.node, site.uids, site.machine, site.boot);
                 site.node = Some(Kept::new(Node {
                     facts,

@@ -96,7 +96,7 @@ fn settle(setup: &Setup, mut world: World, taken: &[Step]) -> Result<World, Test
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn one_node_keeps_all_promises(choices in prop::collection::vec(any::<u16>(), 1..LONGEST)) {

@@ -50,7 +50,7 @@ pub enum Refusal {
 }
 
 /// Annotations that only stand while an incident of ours is open.
-pub const OURS: [Annotation; 5] = [
+pub(super) const OURS: [Annotation; 5] = [
     Annotation::Incident,
     Annotation::HealthEvents,
     Annotation::AppliedTaints,
@@ -59,7 +59,7 @@ pub const OURS: [Annotation; 5] = [
 ];
 
 /// Labels that only stand while an incident of ours is open.
-pub const LABELS: [Label; 4] = [
+pub(super) const LABELS: [Label; 4] = [
     Label::CordonBy,
     Label::CordonReason,
     Label::CordonTimestamp,

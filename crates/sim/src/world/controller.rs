@@ -355,7 +355,7 @@ impl Site {
     /// The machine that a decision is about.
     pub(super) fn machine_seen(&self) -> usize {
         let node = self.cache.as_ref().map(|cache| &cache.facts.machine_id);
-        let id = node.or(self.incident.as_ref().map(|incident| &incident.machine));
+        let id = node.or_else(|| self.incident.as_ref().map(|incident| &incident.machine));
         (0..MACHINES)
             .find(|m| id == Some(&machine_id(*m)))
             .unwrap_or_default()

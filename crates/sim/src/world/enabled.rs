@@ -28,6 +28,7 @@ impl World {
         }
     }
 
+    #[expect(clippy::match_same_arms, reason = "a table: each group has its reason")]
     fn is_possible(&self, step: Step) -> bool {
         let site = &self.sites[step.node];
         match step.what {
@@ -114,6 +115,10 @@ impl Site {
         ordered && (unsaid || !fresh)
     }
 
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "all other kinds only need the object"
+    )]
     fn is_possible(&self, what: What, node: &Node) -> bool {
         let ours = || {
             self.incident.as_ref().is_some_and(|incident| {

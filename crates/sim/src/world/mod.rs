@@ -69,6 +69,10 @@ pub enum Voice {
 
 /// One node name: the machine under it, its object, and what the controller has of both.
 #[derive(Debug, Clone, PartialEq, Hash)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts about one node"
+)]
 pub struct Site {
     /// The machine.
     pub machine: usize,

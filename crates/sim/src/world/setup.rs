@@ -17,10 +17,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::step::What;
 
 /// The cooperating controller's key.
-pub const COOPERATOR: &str = "example.com/upgrade";
+pub(super) const COOPERATOR: &str = "example.com/upgrade";
 const HOLD: SignedDuration = SignedDuration::from_hours(24);
 /// One move of the clock: longer than every span of the settings.
-pub const TICK: SignedDuration = SignedDuration::from_hours(25);
+pub(super) const TICK: SignedDuration = SignedDuration::from_hours(25);
 
 /// One configuration: bounds, settings, and how often what may happen.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl Setup {
 }
 
 /// A person's request.
-pub fn request(kind: RequestKind) -> Request {
+pub(super) fn request(kind: RequestKind) -> Request {
     Request {
         kind,
         actor: "ada".to_owned(),
@@ -129,17 +129,17 @@ pub fn request(kind: RequestKind) -> Request {
 }
 
 /// Id of a machine.
-pub fn machine_id(machine: usize) -> String {
+pub(super) fn machine_id(machine: usize) -> String {
     format!("machine-{machine}")
 }
 
 /// A boot of a machine.
-pub fn boot_id(machine: usize, boot: u8) -> BootId {
+pub(super) fn boot_id(machine: usize, boot: u8) -> BootId {
     BootId::new(&format!("boot-{machine}-{boot}"))
 }
 
 /// Name of a node.
-pub fn node_name(node: usize) -> NodeName {
+pub(super) fn node_name(node: usize) -> NodeName {
     NodeName::new(&format!("gpu-{node}")).expect("letters, a dash and a number are a name")
 }
 
@@ -152,7 +152,13 @@ fn taint_of(key: &str) -> Taint {
 }
 
 /// A node object that was just registered.
-pub fn registered(setup: &Setup, node: usize, uid: u8, machine: usize, boot: u8) -> NodeFacts {
+pub(super) fn registered(
+    setup: &Setup,
+    node: usize,
+    uid: u8,
+    machine: usize,
+    boot: u8,
+) -> NodeFacts {
     NodeFacts {
         name: node_name(node),
         uid: format!("uid-{node}-{uid}"),
@@ -176,7 +182,7 @@ pub fn registered(setup: &Setup, node: usize, uid: u8, machine: usize, boot: u8)
 }
 
 /// The node object as Node rules see it; the rule sets here have none.
-pub fn node_value() -> NodeValue {
+pub(super) fn node_value() -> NodeValue {
     NodeValue::Map(BTreeMap::new())
 }
 

@@ -220,6 +220,10 @@ impl Step {
     }
 
     /// The machine and its agent.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the caller hands on only the kinds named here"
+    )]
     fn agent(self, setup: &Setup, world: &mut World) {
         let now = world.now(setup);
         let site = &mut world.sites[self.node];
@@ -260,6 +264,10 @@ impl Step {
     }
 
     /// The node object, by anyone but us.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the caller hands on only the kinds named here"
+    )]
     fn object(self, setup: &Setup, world: &mut World) {
         let clock = world.clock;
         let site = &mut world.sites[self.node];

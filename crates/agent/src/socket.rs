@@ -21,6 +21,7 @@ use tonic::transport::Server;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 use tower::limit::GlobalConcurrencyLimitLayer;
+use ulid::Ulid;
 use wire::datamodels::HealthEvents;
 use wire::datamodels::platform_connector_client::PlatformConnectorClient;
 use wire::datamodels::platform_connector_server::{PlatformConnector, PlatformConnectorServer};
@@ -56,6 +57,15 @@ impl SocketError {
     pub fn code(&self) -> &'static str {
         "socket"
     }
+}
+
+/// The id of an event that gives its time: a ULID made of what was sent, so that one whose answer
+/// was lost with this process, and which is therefore sent again, is known to the controller.
+fn id_of(hash: &[u8; 32], at: Timestamp) -> String {
+    let mut random = [0; 16];
+    random.copy_from_slice(&hash[..16]);
+    let millis = u64::try_from(at.as_millisecond()).unwrap_or(0);
+    Ulid::from_parts(millis, u128::from_be_bytes(random)).to_string()
 }
 
 /// The service.
@@ -158,6 +168,9 @@ impl Socket {
                 if !event.id.is_empty() {
                     let id = std::mem::take(&mut event.id);
                     event.metadata.insert(keys::SENDER_ID.to_owned(), id);
+                }
+                if let (Some(hash), Some(at)) = (&hash, event.generated_at) {
+                    event.id = id_of(hash, at);
                 }
                 Ok(Candidate {
                     event,

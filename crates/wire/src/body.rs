@@ -32,6 +32,14 @@ pub fn content_hash(event: &HealthEvent) -> [u8; 32] {
     Sha256::digest(encode_body(&event)).into()
 }
 
+/// What a received event says, as bytes: everything but its id and its place in the order. An
+/// agent that lost an answer with its process sends the event again under another number.
+pub fn received_bytes(mut event: wire::HealthEvent) -> Vec<u8> {
+    event.id.clear();
+    event.metadata.remove(keys::ORDER);
+    event.encode_to_vec()
+}
+
 /// SHA-256 of an event exactly as a sender gave it, field by field.
 pub fn sent_hash(event: &wire::HealthEvent) -> [u8; 32] {
     Sha256::digest(event.encode_to_vec()).into()

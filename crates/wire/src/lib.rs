@@ -13,7 +13,7 @@ mod body;
 mod convert;
 pub mod validate;
 
-pub use body::{content_hash, decode_body, encode_body, sent_hash};
+pub use body::{content_hash, decode_body, encode_body, received_bytes, sent_hash};
 pub use convert::{ConvertError, timestamp_from_wire, timestamp_to_wire};
 pub use validate::{Accepted, Refusal, accept};
 

@@ -375,7 +375,9 @@ impl State {
             spool: self.spool_id.as_str().into(),
             number,
         };
-        event.id = Ulid::new().to_string();
+        if event.id.is_empty() {
+            event.id = Ulid::new().to_string();
+        }
         identity.node.as_str().clone_into(&mut event.node_name);
         event.generated_at.get_or_insert_with(Timestamp::now);
         let metadata = &mut event.metadata;

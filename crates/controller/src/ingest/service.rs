@@ -6,7 +6,6 @@ use std::time::Duration;
 use event_store::{EventStore, Fingerprint, NewEvent, WriteError};
 use health_event::{HealthEvent, NodeName, Order, checks, keys};
 use jiff::Timestamp;
-use prost::Message as _;
 use telemetry::ControllerMetrics;
 use telemetry::metrics::RefusalLabel;
 use tokio::time::Instant;
@@ -72,7 +71,7 @@ impl EventService {
         let fingerprints: Vec<Fingerprint> = batch
             .events
             .iter()
-            .map(|e| Fingerprint::of(&e.encode_to_vec()))
+            .map(|e| Fingerprint::of(&wire::received_bytes(e.clone())))
             .collect();
         let accepted = wire::accept(batch, None, now).map_err(|refusal| {
             self.count_refusal(refusal.code());

@@ -1,10 +1,10 @@
 //! `warden.v1.Agent/Report`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use event_store::{Fingerprint, NewEvent, StoredFault};
+use event_store::{Fingerprint, NewEvent};
 use health_event::{BootId, CloseCause, HealthEvent, NodeName, SentIdentity};
 use jiff::Timestamp;
 use prost::Message as _;
@@ -18,7 +18,9 @@ use wire::warden::v1::agent_server::Agent;
 use wire::warden::v1::{ReportReply, ReportRequest};
 
 use super::compare::{self, Closable, DetectorStates, missing_there};
+use super::ended::{self, EndError, Settled};
 use super::state::{AgentState, Reports};
+use crate::config::CheckRef;
 use crate::crash;
 use crate::ingest::{new_event, status_of};
 use crate::nodes::NodeCache;
@@ -44,6 +46,7 @@ pub struct ReportService {
     reports: Reports,
     nodes: NodeCache,
     asked: Arc<Mutex<Asked>>,
+    reboot_clears: Arc<BTreeSet<CheckRef>>,
     metrics: Arc<ControllerMetrics>,
 }
 
@@ -61,11 +64,13 @@ struct Asked {
 type Pair = ([u8; 32], Vec<u8>, Vec<(String, i32)>);
 
 impl ReportService {
-    /// Over its parts.
+    /// Over its parts; `reboot_clears` are the checks of socket senders whose faults a reboot
+    /// closes.
     pub fn new(
         gate: Arc<Gate>,
         reports: Reports,
         nodes: NodeCache,
+        reboot_clears: &[CheckRef],
         metrics: Arc<ControllerMetrics>,
     ) -> Self {
         Self {
@@ -73,6 +78,7 @@ impl ReportService {
             reports,
             nodes,
             asked: Arc::default(),
+            reboot_clears: Arc::new(reboot_clears.iter().cloned().collect()),
             metrics,
         }
     }
@@ -107,6 +113,7 @@ impl ReportService {
             .agent(&node)
             .map_err(|error| internal(&error))?;
         let state = state_after(&before, &report, &detectors, boot, now);
+        self.end_rebooted(&node, &report, &state, now).await?;
         self.reports
             .put(&node, state)
             .await
@@ -121,6 +128,35 @@ impl ReportService {
             next_interval_seconds: u32::try_from(interval).unwrap_or(u32::MAX).max(1),
             want_list,
             adopt,
+        })
+    }
+
+    /// Closes what the reboot ended, before the state that says "settled" wakes anybody.
+    async fn end_rebooted(
+        &self,
+        node: &NodeName,
+        report: &ReportRequest,
+        state: &AgentState,
+        now: Timestamp,
+    ) -> Result<(), Status> {
+        let Some(boot) = &state.settled_boot else {
+            return Ok(());
+        };
+        if report.machine_id.is_empty() || !self.is_caught_up(node, report)? {
+            return Ok(());
+        }
+        let settled = Settled {
+            node,
+            machine: &report.machine_id,
+            boot,
+            spool: &report.spool_id,
+            last_number: report.last_number,
+        };
+        let closed =
+            ended::close_rebooted(self.reports.store(), &settled, &self.reboot_clears, now).await;
+        closed.map_err(|error| match error {
+            EndError::Read(error) => internal(&error),
+            EndError::Write(error) => status_of(&error),
         })
     }
 
@@ -177,11 +213,6 @@ impl ReportService {
         let mut ours = Vec::with_capacity(asserted.len());
         for fault in asserted {
             let stored = store.fault(&fault.id).map_err(|error| internal(&error))?;
-            // One that a list closed is no longer asserted until an event says so again.
-            let denied = |f: &StoredFault| !f.open && f.cause == Some(CloseCause::NoLongerAsserted);
-            if stored.as_ref().is_some_and(denied) {
-                continue;
-            }
             let detector = stored
                 .map(|f| compare::detector_of(&f.event))
                 .unwrap_or_default();
@@ -219,7 +250,6 @@ impl ReportService {
             &report.spool_id,
             report.last_number,
         );
-        let changes = missing_here.len() + gone.len();
         let store = self.reports.store();
         if !missing_here.is_empty() {
             store
@@ -234,7 +264,10 @@ impl ReportService {
             closed.map_err(|error| status_of(&error))?;
         }
         crash::point("report.after-close");
-        if changes == 0 {
+        // What was appended may have been known, and what was closed may be told of later.
+        let before = SentIdentity::hash_of_set(ours.iter().map(|c| c.fault.sent));
+        let after = self.asserted_here(node)?;
+        if SentIdentity::hash_of_set(after.iter().map(|c| c.fault.sent)) == before {
             self.count("unchanged");
             self.log_once(node);
         } else {
@@ -389,7 +422,7 @@ fn accept_list(
     let fingerprints: Vec<Fingerprint> = report
         .asserted_events
         .iter()
-        .map(|e| Fingerprint::of(&e.encode_to_vec()))
+        .map(|e| Fingerprint::of(&wire::received_bytes(e.clone())))
         .collect();
     let batch = pb::HealthEvents {
         version: 1,

@@ -187,12 +187,7 @@ impl Authority {
                 }
             }
             CONTINUATION => skip(0, length),
-            _ => At::Skip {
-                left: length,
-                fragment: 0,
-                padding: 0,
-            }
-            .or_next(),
+            _ => skip(length, 0),
         }
     }
 
@@ -205,20 +200,6 @@ impl Authority {
     }
 }
 
-impl At {
-    /// A frame without payload is over at once.
-    fn or_next(self) -> Self {
-        match self {
-            Self::Skip {
-                left: 0,
-                fragment,
-                padding,
-            } => fragment_of(fragment, padding),
-            other => other,
-        }
-    }
-}
-
 fn frame_head() -> At {
     At::FrameHead {
         bytes: [0; FRAME_HEAD],
@@ -226,13 +207,16 @@ fn frame_head() -> At {
     }
 }
 
+/// A frame or fragment of no bytes is over at once.
 fn skip(left: usize, fragment: usize) -> At {
-    At::Skip {
-        left,
-        fragment,
-        padding: 0,
+    match left {
+        0 => fragment_of(fragment, 0),
+        left => At::Skip {
+            left,
+            fragment,
+            padding: 0,
+        },
     }
-    .or_next()
 }
 
 fn fragment_of(fragment: usize, padding: usize) -> At {
@@ -254,7 +238,7 @@ impl Field {
     /// Takes in one byte, mending it if it belongs to the value.
     fn next(self, byte: &mut u8) -> Option<Self> {
         match self {
-            Self::Start => start(*byte),
+            Self::Start => Some(start(*byte)),
             Self::Integer { value, shift, then } => {
                 // Longer ones are refused by the HTTP library too.
                 let value = (shift <= 28).then(|| value + (u64::from(*byte & 0x7f) << shift))?;
@@ -300,14 +284,14 @@ impl Field {
 }
 
 /// The first byte of a field (RFC 7541, section 6).
-fn start(byte: u8) -> Option<Field> {
+fn start(byte: u8) -> Field {
     let (prefix, then) = match byte {
         0x80.. => (0x7f, Then::Nothing),
         0x40..0x80 => (0x3f, Then::NameIndex),
         0x20..0x40 => (0x1f, Then::Nothing),
         0x00..0x20 => (0x0f, Then::NameIndex),
     };
-    Some(integer(byte, prefix, then))
+    integer(byte, prefix, then)
 }
 
 /// The first byte of a string's length.
@@ -330,7 +314,7 @@ impl Then {
     /// What follows once the integer is known.
     fn with(self, value: u64) -> Field {
         match (self, value) {
-            (Self::Nothing, _) => Field::Start,
+            (Self::Nothing, _) | (Self::ValueLength { .. }, 0) => Field::Start,
             (Self::NameIndex, 0) => Field::NameLength,
             (Self::NameIndex, index) => Field::ValueLength {
                 ours: index == STATIC_INDEX,
@@ -340,7 +324,6 @@ impl Then {
                 left,
                 matched: (!coded).then_some(0),
             },
-            (Self::ValueLength { .. }, 0) => Field::Start,
             (Self::ValueLength { mend }, left) => Field::Value { left, mend },
         }
     }

@@ -93,6 +93,17 @@ impl Boots {
         true
     }
 
+    /// Notes the boot that the agent's own report carries. It runs in that boot now, so this is
+    /// the present one, also where another was taken for it: a node's status may be read from a
+    /// cache that lags behind. Answers whether anything changed.
+    pub fn report(&mut self, boot: &BootId) -> bool {
+        if boot.is_unknown() || self.present() == Some(boot) {
+            return false;
+        }
+        self.0.retain(|known| known != boot);
+        self.observe(boot)
+    }
+
     /// The boots, oldest first.
     pub fn as_slice(&self) -> &[BootId] {
         &self.0
@@ -290,6 +301,17 @@ mod tests {
         assert!(boots.is_past(&BootId::new("b18")));
         assert!(!boots.is_past(&BootId::new("b19")));
         assert!(!boots.is_past(&BootId::new("never seen")));
+    }
+
+    #[test]
+    fn the_boot_that_the_agent_reports_is_the_present_one() {
+        let mut boots = Boots::default();
+        assert!(boots.report(&BootId::new("b1")));
+        assert!(boots.observe(&BootId::new("b0")), "from a node's status that lags behind");
+        assert!(boots.report(&BootId::new("b1")));
+        assert_eq!(boots.as_slice(), [BootId::new("b0"), BootId::new("b1")]);
+        assert!(!boots.report(&BootId::new("b1")));
+        assert!(!boots.report(&BootId::default()));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::kubernetes::{self, Kube};
 use crate::lease::{Leadership, Lease, Settings};
 use crate::nodes::{NodeCache, Wanted, watch};
-use crate::reports::{Reports, Silence};
+use crate::reports::{Reports, Silence, close_retired};
 use crate::stop::{self, Stop};
 use crate::workers::WakeAll;
 use crate::{connector, quarantine, requests};
@@ -229,6 +229,10 @@ async fn start_and_watch(
 
     let store = open_store(&config)?;
     let fencing = take_over(&store, leadership.fencing()).await?;
+    let retired = &config.ingest.retired_checks;
+    close_retired(&store, retired, jiff::Timestamp::now())
+        .await
+        .context("closing the faults of ingest.retired_checks")?;
     store_ready.ready();
     let wakes = WakeAll::default();
     let on_commit = wakes.clone();

@@ -197,6 +197,97 @@ async fn an_agent_that_began_from_nothing_is_given_what_is_open_and_settles_afte
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_fault_that_a_person_closed_stays_known_until_the_agents_list_denies_it() {
+    let agent = Agent::start("").await;
+    let events = [numbered(NODE, 1)];
+    agent.sender.send(events.to_vec()).await.unwrap();
+    let fault = agent.node().await["faults"][0]["id"].clone();
+    let body = serde_json::json!({ "fault": fault }).to_string();
+    let (status, answer) = agent
+        .program
+        .send(
+            "POST",
+            "/api/v1/nodes/reporter/close",
+            Some(&agent.token),
+            &body,
+        )
+        .await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(agent.open().await, Vec::<String>::new());
+    // The agent still asserts it: that is no mismatch, and does not open it again.
+    let same = report(DetectorState::DetectorSettled, 1, &events);
+    assert!(!agent.sender.report(same).await.unwrap().want_list);
+    assert_eq!(agent.open().await, Vec::<String>::new());
+    // It asserts nothing: asked for the list once, and then both know the same.
+    let nothing = report(DetectorState::DetectorSettled, 1, &[]);
+    assert!(
+        agent
+            .sender
+            .report(nothing.clone())
+            .await
+            .unwrap()
+            .want_list
+    );
+    agent
+        .sender
+        .report(with_list(nothing.clone(), &[]))
+        .await
+        .unwrap();
+    assert!(!agent.sender.report(nothing).await.unwrap().want_list);
+    let (_, metrics) = agent.program.get("/metrics", None).await;
+    let lists = |outcome: &str, count: u32| {
+        let line = format!("warden_report_lists_total{{outcome=\"{outcome}\"}} {count}");
+        assert!(metrics.contains(&line), "{line}\n{metrics}");
+    };
+    lists("asked", 1);
+    lists("reconciled", 1);
+    assert!(!metrics.contains("not_asked") && !metrics.contains("unchanged"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_changes_nothing_is_counted_and_logged_once() {
+    let agent = Agent::start("").await;
+    let events = [numbered(NODE, 1)];
+    agent.sender.send(events.to_vec()).await.unwrap();
+    for _ in 0..2 {
+        let blind = with_list(report(DetectorState::DetectorBlind, 1, &[]), &[]);
+        agent.sender.report(blind).await.unwrap();
+    }
+    assert_eq!(agent.open().await.len(), 1);
+    let (_, metrics) = agent.program.get("/metrics", None).await;
+    let unchanged = "warden_report_lists_total{outcome=\"unchanged\"} 2";
+    assert!(metrics.contains(unchanged), "{metrics}");
+    let log = agent.program.log();
+    assert_eq!(log.matches("changed nothing").count(), 1, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_settled_report_of_a_new_boot_ends_a_socket_monitors_kernel_log_fault() {
+    let agent = Agent::start("").await;
+    let mut fault = numbered(NODE, 1);
+    fault.metadata.remove("warden.dev/detector");
+    let mut other = numbered(NODE, 2);
+    other.metadata.remove("warden.dev/detector");
+    other.check_name = "SomeOtherCheck".into();
+    agent.sender.send(vec![fault, other]).await.unwrap();
+    let settled = report(DetectorState::DetectorSettled, 2, &[]);
+    agent.sender.report(settled).await.unwrap();
+    assert_eq!(agent.open().await.len(), 2, "the same boot ends nothing");
+    let mut starting = report(DetectorState::DetectorStarting, 2, &[]);
+    starting.boot_id = "boot-2".into();
+    agent.sender.report(starting.clone()).await.unwrap();
+    assert_eq!(
+        agent.open().await.len(),
+        2,
+        "the boot id alone ends nothing"
+    );
+    let mut settled = report(DetectorState::DetectorSettled, 2, &[]);
+    settled.boot_id = "boot-2".into();
+    agent.sender.report(settled).await.unwrap();
+    assert_eq!(agent.open().await, ["PCI=0000:02:00"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_an_agent_said_survives_a_restart_and_silence_is_a_fault_that_closes() {
     let agent = Agent::start("[reports]\ninterval = \"1s\"").await;
     agent

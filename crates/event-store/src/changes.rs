@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use health_event::incident::{Incident, IncidentId};
-use health_event::{BootId, Boots, CloseCause, FaultId, FaultState, Scope, Statement, Subject};
+use health_event::{
+    BootId, Boots, CloseCause, FaultId, FaultKey, FaultState, Scope, Statement, Subject,
+};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -269,7 +271,12 @@ impl Ledger {
             return Ok(false);
         }
         let mut boots: Boots = (*self.boots_of(connection, machine)?).clone();
-        let is_new = boots.observe(boot);
+        // Only a report knows the spool.
+        let changed = if spool.is_empty() {
+            boots.observe(boot)
+        } else {
+            boots.report(boot)
+        };
         connection
             .prepare_cached(
                 "INSERT INTO machines (machine, boots, spool, holds, seen_at)
@@ -280,11 +287,12 @@ impl Ledger {
             )?
             .execute(params![machine, boots_to(&boots), spool, nanos(at)])?;
         self.boots.put(machine.to_owned(), 1, Arc::new(boots));
-        Ok(is_new)
+        Ok(changed)
     }
 
     /// Closes one fault by a healthy statement for each of its senders, at the place of that
-    /// sender's newest word.
+    /// sender's newest word. What the agent no longer asserts is not asserted from then on, open or
+    /// closed; any other cause leaves that to the agent.
     pub(crate) fn close_fault(
         &mut self,
         connection: &Connection,
@@ -293,6 +301,9 @@ impl Ledger {
         at: Timestamp,
     ) -> rusqlite::Result<bool> {
         let was_open = self.with_scope(connection, &id.scope, |ledger, scope| {
+            if cause == CloseCause::NoLongerAsserted {
+                take_back(scope, &id.key);
+            }
             let Some(fault) = scope.state.open_fault(&id.key).cloned() else {
                 return Ok(false);
             };
@@ -340,6 +351,16 @@ impl Ledger {
             }
         }
         Ok(released)
+    }
+}
+
+/// The agent asserts the fault no more.
+fn take_back(scope: &mut CachedScope, key: &FaultKey) {
+    for fault in scope.state.faults.iter().filter(|f| f.key() == *key) {
+        if let Some(row) = scope.rows.get_mut(&fault.row).filter(|row| row.asserted) {
+            row.asserted = false;
+            row.changed = true;
+        }
     }
 }
 

@@ -98,6 +98,20 @@ impl EventStore {
         )
     }
 
+    /// Open faults of one agent's check, of any strategy and subject.
+    pub fn open_faults_of_check(
+        &self,
+        agent: &str,
+        check: &str,
+    ) -> Result<Vec<StoredFault>, ReadError> {
+        self.faults(
+            &format!(
+                "{FAULT} WHERE s.agent = ?1 AND s.check_name = ?2 AND {OPEN} ORDER BY f.fault"
+            ),
+            params![agent, check],
+        )
+    }
+
     /// Nodes with an open fault that may have effects, sorted.
     pub fn nodes_with_open_faults(&self) -> Result<Vec<NodeName>, ReadError> {
         let acts = ProcessingStrategy::ExecuteRemediation.number();

@@ -142,6 +142,9 @@ impl EventStore {
 
     /// Closes a fault without a healthy event. It takes the order of the newest event of each
     /// sender, so that any later event opens it again. Answers whether it was open.
+    ///
+    /// With [`CloseCause::NoLongerAsserted`] it is not asserted by the agent from then on either,
+    /// also where it was closed already; any other cause leaves that as the agent said it.
     pub fn close_fault(&self, id: &FaultId, cause: CloseCause, at: Timestamp) -> Reply<bool> {
         let id = Box::new(id.clone());
         self.push(|answer| Job::CloseFault {

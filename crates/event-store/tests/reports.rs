@@ -37,6 +37,50 @@ fn the_asserted_set_is_what_the_agent_said_not_what_is_open() {
 }
 
 #[test]
+fn what_the_list_denies_is_asserted_no_more_also_where_a_person_closed_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    send(&store, fault(1, "79"));
+    send(&store, fault(2, "48"));
+    let close = |code: &str, cause| {
+        let closed = store.close_fault(&fault_id(code), cause, at(9));
+        closed.wait().unwrap()
+    };
+    let asserted = || store.asserted_set(&node()).unwrap().len();
+    assert!(close("79", CloseCause::Person));
+    assert_eq!(asserted(), 2, "the agent still asserts it");
+    assert!(!close("79", CloseCause::NoLongerAsserted), "it was closed");
+    assert_eq!(asserted(), 1);
+    assert!(close("48", CloseCause::NoLongerAsserted));
+    assert_eq!(asserted(), 0);
+    let cause = |code: &str| store.fault(&fault_id(code)).unwrap().unwrap().cause;
+    assert_eq!(cause("79"), Some(CloseCause::Person), "why it closed stays");
+    assert_eq!(cause("48"), Some(CloseCause::NoLongerAsserted));
+    // A later word asserts it again, and so it is after a restart.
+    send(&store, fault(3, "79"));
+    assert_eq!(asserted(), 1);
+    store.close();
+    let store = open(dir.path());
+    assert_eq!(store.asserted_set(&node()).unwrap().len(), 1);
+}
+
+#[test]
+fn open_faults_of_a_check_are_of_all_nodes_and_strategies() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    send(&store, fault(1, "79"));
+    let mut observed = fault(2, "48");
+    observed.event.strategy = health_event::ProcessingStrategy::StoreOnly;
+    send(&store, sealed(observed));
+    let mut other = fault(3, "13");
+    other.event.check_name = "SysLogsSXIDError".into();
+    send(&store, sealed(other));
+    let found = store.open_faults_of_check("syslog-health-monitor", "SysLogsXIDError");
+    let codes: Vec<String> = found.unwrap().into_iter().map(|f| f.id.key.code).collect();
+    assert_eq!(codes, ["79", "48"]);
+}
+
+#[test]
 fn what_an_override_made_healthy_is_asserted_and_not_open() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());

@@ -17,7 +17,7 @@ pub use quarantine::{
 };
 pub use reader::{Key, Problem};
 pub use sections::{
-    ApiConfig, ConnectorConfig, IngestConfig, KubernetesConfig, LeaseConfig, LogConfig,
+    ApiConfig, CheckRef, ConnectorConfig, IngestConfig, KubernetesConfig, LeaseConfig, LogConfig,
     ReportsConfig, ServiceAccount, StoreConfig, TlsConfig, TrustMode,
 };
 

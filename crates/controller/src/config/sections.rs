@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use health_event::checks;
 use health_event::node::is_dns_subdomain;
 use telemetry::logging::{self, LogFormat};
 use toml::Value;
@@ -214,6 +215,40 @@ impl ServiceAccount {
     }
 }
 
+/// A check of an agent, by the names that are in use now.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CheckRef {
+    /// Agent.
+    pub agent: String,
+    /// Check.
+    pub check: String,
+}
+
+impl CheckRef {
+    fn parse(text: &str) -> Option<Self> {
+        let (agent, check) = text.split_once('/')?;
+        let named = |part: &str| !part.is_empty() && !part.contains(['/', ' ']);
+        if !named(agent) || !named(check) {
+            return None;
+        }
+        let (agent, check) = checks::present_name(agent, check, &checks::ALIASES);
+        Some(Self {
+            agent: agent.to_owned(),
+            check: check.to_owned(),
+        })
+    }
+}
+
+const CHECKS_ALLOWED: &str = "a list of AGENT/CHECK";
+
+/// The reference's kernel-log checks: its monitor never says that they are over.
+const REBOOT_CLEARS: [&str; 4] = [
+    "syslog-health-monitor/SysLogsXIDError",
+    "syslog-health-monitor/SysLogsSXIDError",
+    "syslog-health-monitor/SysLogsGPUFallenOff",
+    "syslog-health-monitor/SysLogsNICDriverError",
+];
+
 /// `[ingest]`
 #[derive(Debug, Clone)]
 pub struct IngestConfig {
@@ -235,6 +270,10 @@ pub struct IngestConfig {
     pub sender_rate: u32,
     /// Events that one sender may send at once.
     pub sender_burst: u32,
+    /// Checks of socket senders whose faults a reboot closes.
+    pub reboot_clears: Vec<CheckRef>,
+    /// Checks that no longer exist: their open faults close at start.
+    pub retired_checks: Vec<CheckRef>,
     /// `[ingest.tls]`
     pub tls: TlsConfig,
 }
@@ -303,6 +342,24 @@ impl IngestConfig {
                 ),
                 "a number from 1000 to 10000000 (a batch has up to 1000 events)",
                 1_000..=10_000_000,
+            ),
+            reboot_clears: s.list(
+                (
+                    "reboot_clears",
+                    &REBOOT_CLEARS,
+                    "Checks of monitors on the agents' sockets whose faults a reboot closes",
+                ),
+                CHECKS_ALLOWED,
+                CheckRef::parse,
+            ),
+            retired_checks: s.list(
+                (
+                    "retired_checks",
+                    &[],
+                    "Checks that no monitor makes any more; their open faults close at start",
+                ),
+                CHECKS_ALLOWED,
+                CheckRef::parse,
             ),
             tls: TlsConfig::read(s.section("tls")),
         };

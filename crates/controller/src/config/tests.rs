@@ -21,6 +21,41 @@ fn nothing_given_is_the_observing_profile() {
 }
 
 #[test]
+fn a_reboot_clears_the_references_kernel_log_checks_unless_told_otherwise() {
+    let clears = |text: &str| {
+        let config = Config::parse(text).unwrap().ingest;
+        assert!(config.retired_checks.is_empty());
+        let name = |listed: CheckRef| format!("{}/{}", listed.agent, listed.check);
+        config
+            .reboot_clears
+            .into_iter()
+            .map(name)
+            .collect::<Vec<_>>()
+    };
+    let by_reboot = |check: &&health_event::checks::Check| {
+        check.agent == health_event::checks::SYSLOG_AGENT
+            && check.cleared_by == health_event::checks::ClearedBy::Reboot
+    };
+    let known: Vec<String> = health_event::checks::CHECKS
+        .iter()
+        .filter(by_reboot)
+        .map(|check| format!("{}/{}", check.agent, check.name))
+        .collect();
+    assert_eq!(clears(""), known);
+    assert!(clears("[ingest]\nreboot_clears = []").is_empty());
+    let own = "[ingest]\nreboot_clears = ['my-monitor/MyCheck']";
+    assert_eq!(clears(own), ["my-monitor/MyCheck"]);
+    for bad in ["NoAgent", "/Check", "agent/", "a/b/c"] {
+        let text = format!("[ingest]\nretired_checks = [{bad:?}]");
+        let found = problems(&text);
+        assert!(
+            found[0].contains("allowed is a list of AGENT/CHECK"),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
 fn a_profile_sets_what_the_modules_do() {
     let table = [
         ("silent", false, false, true),

@@ -122,17 +122,22 @@ pub fn missing_there(
     spool: &str,
     last_number: u64,
 ) -> Vec<FaultId> {
-    let told_later = |order: &Order| match (*order.spool).cmp(spool) {
-        std::cmp::Ordering::Less => false,
-        std::cmp::Ordering::Equal => order.number > last_number,
-        std::cmp::Ordering::Greater => true,
-    };
+    let told_later = |order: &Order| is_told_later(order, spool, last_number);
     ours.iter()
         .filter(|closable| !theirs.contains(&closable.fault.sent))
         .filter(|closable| detectors.denies(&closable.detector))
         .filter(|closable| !closable.fault.order.as_ref().is_some_and(told_later))
         .map(|closable| closable.fault.id.clone())
         .collect()
+}
+
+/// Whether an event was numbered after a report of this spool and number was made.
+pub(super) fn is_told_later(order: &Order, spool: &str, last_number: u64) -> bool {
+    match (*order.spool).cmp(spool) {
+        std::cmp::Ordering::Less => false,
+        std::cmp::Ordering::Equal => order.number > last_number,
+        std::cmp::Ordering::Greater => true,
+    }
 }
 
 /// The detector that an event names.

@@ -7,17 +7,21 @@
 //!   up to its number is stored; it closes no fault whose last event has a higher number, none of a
 //!   detector that is starting or blind, and none at all before an agent that began from nothing
 //!   has taken over what is open here.
+//! - A settled report of a new boot closes the faults of socket senders whose check is listed in
+//!   `ingest.reboot_clears`, where their newest event is of an earlier boot; nothing else of them.
 //! - After a start of the controller nobody is silent for three intervals.
 //!
 //! # Bounds
 //! 50 lists a second; the same pair of sets at most once an hour and node; 64 detectors a report.
 
 mod compare;
+mod ended;
 mod service;
 mod silent;
 mod state;
 
 pub use compare::{Closable, DetectorStates, missing_there};
+pub use ended::{EndError, close_retired};
 pub use service::ReportService;
 pub use silent::Silence;
 pub use state::{AgentState, Reports, Standing};

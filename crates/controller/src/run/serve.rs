@@ -196,7 +196,8 @@ impl Parts {
         let store = context.store.clone();
         let events = EventService::new(Arc::clone(gate), store, limits, skews, metrics());
         let (reports, nodes) = (context.reports.clone(), context.nodes.clone());
-        let reports = ReportService::new(Arc::clone(gate), reports, nodes, metrics());
+        let clears = &context.config.ingest.reboot_clears;
+        let reports = ReportService::new(Arc::clone(gate), reports, nodes, clears, metrics());
         Ok(Self { events, reports })
     }
 }

@@ -77,3 +77,19 @@ async fn a_leader_that_cannot_renew_stops_writing_before_its_successor_starts() 
         "a write is bounded by the lease"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_namespace_is_named_with_what_to_do() {
+    let cluster = Cluster::with_nodes(&[]).await;
+    let (_stopper, stop) = stop::channel();
+    let nowhere = Settings {
+        namespace: "nowhere".to_owned(),
+        ..settings("l-nowhere", "a")
+    };
+    let refused = Lease::acquire(kube(&cluster).await, nowhere, &stop)
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), "no_namespace");
+    let text = refused.to_string();
+    assert!(text.contains("kubectl create namespace nowhere"), "{text}");
+}

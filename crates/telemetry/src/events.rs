@@ -6,7 +6,7 @@
 use tracing::{error, info, warn};
 
 use crate::metrics::{
-    BoundLabel, ControllerMetrics, ErrorLabel, NodeLabel, PoolLabel, RefusalLabel, StateLabel,
+    ActionLabel, BoundLabel, ControllerMetrics, ErrorLabel, NodeLabel, PoolLabel, RefusalLabel, StateLabel,
     TaintLabel,
 };
 
@@ -46,10 +46,7 @@ impl NodeQuarantined<'_> {
     pub fn emit(&self, metrics: &ControllerMetrics) {
         let label = node_label(self.node);
         metrics.nodes_quarantined.get_or_create(&label).inc();
-        metrics
-            .current_quarantined_nodes
-            .get_or_create(&label)
-            .set(1);
+        set_quarantined(metrics, self.node, true);
         if self.cordoned {
             metrics.cordons_applied.inc();
         }
@@ -87,6 +84,8 @@ pub struct NodeReleased<'a> {
     pub uncordoned: bool,
     /// Taints taken off with this write.
     pub taints: &'a [TaintRef<'a>],
+    /// Of each event that held the node: its recommended action, and seconds since its generation.
+    pub remediated: &'a [(&'a str, f64)],
 }
 
 impl NodeReleased<'_> {
@@ -94,10 +93,7 @@ impl NodeReleased<'_> {
     pub fn emit(&self, metrics: &ControllerMetrics) {
         let label = node_label(self.node);
         metrics.nodes_unquarantined.get_or_create(&label).inc();
-        metrics
-            .current_quarantined_nodes
-            .get_or_create(&label)
-            .set(0);
+        set_quarantined(metrics, self.node, false);
         if self.uncordoned {
             metrics.cordons_removed.inc();
         }
@@ -106,6 +102,13 @@ impl NodeReleased<'_> {
                 .taints_removed
                 .get_or_create(&taint_label(*taint))
                 .inc();
+        }
+        for (action, seconds) in self.remediated {
+            let label = ActionLabel {
+                recommended_action: (*action).into(),
+            };
+            let histogram = metrics.node_remediation_seconds.get_or_create(&label);
+            histogram.observe(*seconds);
         }
         match self.reason {
             "ManualUncordon" => {
@@ -128,6 +131,15 @@ impl NodeReleased<'_> {
             "node given back"
         );
     }
+}
+
+/// Sets whether a node is out by us; called at start too, so that the alert on it does not go
+/// silent with a restart.
+pub fn set_quarantined(metrics: &ControllerMetrics, node: &str, is_out: bool) {
+    metrics
+        .current_quarantined_nodes
+        .get_or_create(&node_label(node))
+        .set(i64::from(is_out));
 }
 
 /// A node should be out and is not, for a reason that ends.
@@ -414,6 +426,7 @@ mod tests {
             reason: "ManualUncordon",
             uncordoned: false,
             taints: &[],
+            remediated: &[("RESTART_BM", 12.0)],
         };
         let text = logged(|| released.emit(&metrics));
         assert!(text.contains("given back"), "{text}");
@@ -421,6 +434,8 @@ mod tests {
         assert!(page.contains(r#"nodes_manually_uncordoned_total{node="gpu-1"} 1"#));
         assert!(page.contains(r#"current_quarantined_nodes{node="gpu-1"} 0"#));
         assert!(page.contains("cordons_removed_total 0"), "{page}");
+        let sum = r#"remediation_duration_seconds_sum{recommended_action="RESTART_BM"} 12"#;
+        assert!(page.contains(sum), "{page}");
     }
 
     #[test]

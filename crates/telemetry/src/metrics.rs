@@ -51,6 +51,16 @@ labels! {
     RefusalLabel { code, mode }
     /// A static outcome.
     OutcomeLabel { outcome }
+    /// An action that an event recommends, by its name on the wire.
+    ActionLabel { recommended_action }
+}
+
+/// Durations by recommended action.
+pub type ActionSeconds = Family<ActionLabel, Histogram, fn() -> Histogram>;
+
+/// The reference's buckets: 10 s to four days.
+fn remediation_seconds() -> Histogram {
+    Histogram::new(exponential_buckets(10.0, 1.5, 27))
 }
 
 /// A floating-point gauge.
@@ -102,6 +112,7 @@ pub struct ControllerMetrics {
     pub breaker_utilization: GaugeF64,
     pub event_handling_seconds: Histogram,
     pub node_quarantine_seconds: Histogram,
+    pub node_remediation_seconds: ActionSeconds,
 
     pub breaker_trips: Family<BoundLabel, Counter>,
     pub breaker_pool_tripped: Family<PoolLabel, Gauge>,
@@ -195,6 +206,7 @@ impl ControllerMetrics {
             event_backlog: quarantine.backlog,
             event_handling_seconds: quarantine.handling,
             node_quarantine_seconds: quarantine.duration,
+            node_remediation_seconds: quarantine.remediation,
             breaker_state: breaker.state,
             breaker_utilization: breaker.utilization,
             breaker_trips: breaker.trips,
@@ -344,6 +356,7 @@ struct QuarantineMetrics {
     backlog: Gauge,
     handling: Histogram,
     duration: Histogram,
+    remediation: ActionSeconds,
 }
 
 impl QuarantineMetrics {
@@ -352,13 +365,13 @@ impl QuarantineMetrics {
             received: add(
                 r,
                 "fault_quarantine_events_received",
-                "Events seen by the quarantine module",
+                "Events stored since the quarantine module started",
                 Counter::default(),
             ),
             processed: add(
                 r,
                 "fault_quarantine_events_successfully_processed",
-                "Events that led to a decision",
+                "Decisions to take a node out, to give it back, or that change what holds it",
                 Counter::default(),
             ),
             errors: add(
@@ -424,7 +437,7 @@ impl QuarantineMetrics {
             evaluations: add(
                 r,
                 "fault_quarantine_ruleset_evaluations",
-                "Evaluations of rule sets",
+                "Evaluations of rule sets against open faults",
                 Family::default(),
             ),
             backlog: add(
@@ -444,6 +457,12 @@ impl QuarantineMetrics {
                 "fault_quarantine_node_quarantine_duration_seconds",
                 "Time from an event's generation to the node out of service",
                 duration,
+            ),
+            remediation: add(
+                r,
+                "fault_quarantine_node_remediation_duration_seconds",
+                "Time from an event's generation to the node given back",
+                Family::new_with_constructor(remediation_seconds as fn() -> Histogram),
             ),
         }
     }

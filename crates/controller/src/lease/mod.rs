@@ -68,6 +68,17 @@ pub enum LeaseError {
         /// Why.
         source: CallError,
     },
+    /// There is no such namespace.
+    #[error(
+        "lease {lease} can't be made: there is no namespace {namespace}. Create it (`kubectl create \
+         namespace {namespace}`), or name another in kubernetes.namespace"
+    )]
+    NoNamespace {
+        /// Namespace and name.
+        lease: String,
+        /// Namespace.
+        namespace: String,
+    },
     /// The order to stop came first.
     #[error("stopped while waiting for lease {lease}")]
     Stopped {
@@ -82,6 +93,7 @@ impl LeaseError {
         match self {
             Self::Lost { .. } => "lease_lost",
             Self::Refused { .. } => "lease_refused",
+            Self::NoNamespace { .. } => "no_namespace",
             Self::Stopped { .. } => "lease_stopped",
         }
     }
@@ -374,10 +386,23 @@ async fn wait_and_take(kube: Kube, settings: Settings) -> Result<Lease, LeaseErr
         };
         let wait = found.as_ref().and_then(|lease| left(lease, &mut seen));
         let Some(wait) = wait else {
+            let is_new = found.is_none();
             match take(&kube, &settings, found).await {
                 Ok(lease) => return Ok(lease),
                 // Another one was faster, or the answer was lost: look again.
                 Err(CallError::Changed { .. } | CallError::Unavailable { .. }) => {
+                    tokio::time::sleep(LOOK).await;
+                    continue;
+                }
+                // It can't be missing what is just being made.
+                Err(CallError::NotFound { .. }) if is_new => {
+                    return Err(LeaseError::NoNamespace {
+                        lease: settings.path_name(),
+                        namespace: settings.namespace.clone(),
+                    });
+                }
+                // Somebody deleted it in between.
+                Err(CallError::NotFound { .. }) => {
                     tokio::time::sleep(LOOK).await;
                     continue;
                 }

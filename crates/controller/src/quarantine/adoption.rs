@@ -58,7 +58,7 @@ impl Module {
                 Err(error) => return Err(error.into()),
             }
         }
-        said::adopted(name);
+        said::adopted(&self.context.metrics, name);
         Ok(Next::Again)
     }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::apply::Apply;
 use super::breaker::Breaker;
 use super::work::Module;
-use super::{asked, settings, startup};
+use super::{asked, said, settings, startup};
 use crate::context::Context;
 use crate::kubernetes::{Program, Reference};
 use crate::lease::Leadership;
@@ -22,6 +22,9 @@ const LONGEST_WAIT: SignedDuration = SignedDuration::from_secs(30);
 
 /// Between looks that keep a connection open: a third of what an idle one lives.
 const WARM: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Between counts of the waiting nodes.
+const BACKLOG: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Why the module ended.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +85,13 @@ pub async fn run(
     let pools: Vec<String> = context.nodes.pool_names().map(str::to_owned).collect();
     let breaker = Breaker::load(&context.store, settings::breaker(&config), &pools, now)
         .map_err(|e| start(&e))?;
+    let open = context.store.open_incidents().map_err(|e| start(&e))?;
+    said::out_at_start(&context.metrics, &open);
+    let metrics = Arc::clone(&context.metrics);
+    context.store.on_commit(Box::new(move |commit| {
+        let events = (commit.last_seq + 1).saturating_sub(commit.first_seq);
+        metrics.quarantine_events_received.inc_by(events);
+    }));
     let first = startup::nodes_to_look_at(&context).map_err(|e| start(&e))?;
     let reference = Reference::new(Program::FaultQuarantine);
     if !config.dry_run {
@@ -123,6 +133,7 @@ pub async fn run(
         () = asked => Ok(()),
         () = call_by_turn(&module, &pools) => Ok(()),
         () = keep_warm(&module) => Ok(()),
+        () = count_waiting(&module) => Ok(()),
         () = reference.watch(&context.kube), if !config.dry_run => Ok(()),
     }
 }
@@ -134,6 +145,15 @@ async fn keep_warm(module: &Module) {
         // What fails here fails for the next write too, which says so.
         drop(module.context.kube.keep_warm(deadline).await);
         tokio::time::sleep(WARM).await;
+    }
+}
+
+/// Counts the nodes that wait for a decision, as often as the reference counts its events.
+async fn count_waiting(module: &Module) {
+    loop {
+        let waiting = i64::try_from(module.workers.backlog()).unwrap_or(i64::MAX);
+        module.context.metrics.event_backlog.set(waiting);
+        tokio::time::sleep(BACKLOG).await;
     }
 }
 

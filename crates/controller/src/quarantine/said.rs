@@ -1,17 +1,17 @@
 //! What the module says about its work: log lines and numbers, from the decisions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use decide::breaker::{BreakerState, Config};
-use decide::quarantine::{Decision, Note, Transition};
-use decide::rules::EvaluationError;
-use health_event::NodeName;
-use health_event::incident::{Bound, Incident, QuarantineStatus, Taint, Withheld};
+use decide::quarantine::{Decision, Note, Reason, Transition};
+use decide::rules::{EvaluationError, RuleSets};
+use health_event::incident::{Bound, CloseReason, Incident, QuarantineStatus, Taint, Withheld};
+use health_event::{NodeName, RecommendedAction};
 use jiff::Timestamp;
 use telemetry::ControllerMetrics;
 use telemetry::events::{
     BreakerTripped, NodeQuarantined, NodeReleased, NodeWithheld, NodeWriteFailed, TaintRef,
-    set_breaker, set_breaker_state,
+    set_breaker, set_breaker_state, set_quarantined,
 };
 use telemetry::metrics::{BoundLabel, ErrorLabel, PoolLabel, RuleLabel};
 use tracing::{debug, info};
@@ -39,11 +39,39 @@ pub(super) fn blocked(metrics: &ControllerMetrics, node: &NodeName, by: Blocked)
     );
 }
 
-pub(super) fn adopted(node: &NodeName) {
+pub(super) fn adopted(metrics: &ControllerMetrics, node: &NodeName) {
+    set_quarantined(metrics, node.as_str(), true);
     info!(
         node = node.as_str(),
         "an incident that the store does not know was rebuilt from its node"
     );
+}
+
+/// The level at start: nodes that are out already.
+pub(super) fn out_at_start(metrics: &ControllerMetrics, incidents: &[Incident]) {
+    for incident in incidents {
+        let is_out = match incident.quarantine {
+            QuarantineStatus::Quarantined | QuarantineStatus::Releasing(_) => true,
+            // Whether the node carries the marks is told when it is seen.
+            QuarantineStatus::Applying
+            | QuarantineStatus::Withheld(_)
+            | QuarantineStatus::Observed
+            | QuarantineStatus::Closed(_) => false,
+        };
+        set_quarantined(metrics, incident.node.as_str(), is_out);
+    }
+}
+
+/// Every rule set that was evaluated, and which of them matched.
+pub(super) fn evaluated(metrics: &ControllerMetrics, rules: &RuleSets, matched: &BTreeSet<String>) {
+    for set in rules.sets().iter().filter(|set| set.config.enabled) {
+        let passed = matched.contains(&set.config.name);
+        let label = RuleLabel {
+            ruleset: set.config.name.clone(),
+            status: if passed { "passed" } else { "failed" }.into(),
+        };
+        metrics.ruleset_evaluations.get_or_create(&label).inc();
+    }
 }
 
 pub(super) fn rule_errors(metrics: &ControllerMetrics, errors: &[EvaluationError]) {
@@ -129,12 +157,14 @@ fn share(count: usize, of: usize) -> f64 {
     }
 }
 
-/// What a stored decision means for people.
+/// What a stored decision means for people. `generated_at` answers when the event of a position
+/// was made, as long as it is stored.
 pub(super) fn decision(
     metrics: &ControllerMetrics,
     node: &NodeName,
     before: Option<&Incident>,
     decision: &Decision,
+    generated_at: &dyn Fn(u64) -> Option<Timestamp>,
     now: Timestamp,
 ) {
     for note in &decision.notes {
@@ -143,7 +173,9 @@ pub(super) fn decision(
     let (Some(incident), Some(transition)) = (&decision.incident, &decision.transition) else {
         return;
     };
-    metrics.quarantine_events_processed.inc();
+    if is_of_events(transition) {
+        metrics.quarantine_events_processed.inc();
+    }
     debug!(
         node = node.as_str(),
         incident = incident.id.as_str(),
@@ -155,43 +187,19 @@ pub(super) fn decision(
         reason = transition.reason.code(),
         "incident changed"
     );
-    changed(metrics, node, before, incident, transition, now);
-}
-
-fn changed(
-    metrics: &ControllerMetrics,
-    node: &NodeName,
-    before: Option<&Incident>,
-    incident: &Incident,
-    transition: &Transition,
-    now: Timestamp,
-) {
-    let (node, id) = (node.as_str(), incident.id.as_str());
     let was = before.map(|before| &before.quarantine);
     match &incident.quarantine {
         QuarantineStatus::Quarantined if was.is_some_and(|was| *was != incident.quarantine) => {
-            let rules: Vec<&str> = incident.marks.reasons.iter().map(String::as_str).collect();
-            let since = now.duration_since(incident.opened_at).as_secs_f64();
-            NodeQuarantined {
-                node,
-                incident: id,
-                rules: &rules.join(","),
-                cordoned: incident.marks.cordon && !incident.marks.cordon_pre_existing,
-                taints: &refs(&incident.marks.taints, &incident.marks.taints_pre_existing),
-                after_seconds: Some(since),
-            }
-            .emit(metrics);
+            quarantined(metrics, incident, generated_at, now);
         }
         QuarantineStatus::Closed(reason) if was.is_some_and(QuarantineStatus::is_out) => {
-            let marks = before.map_or(&incident.marks, |before| &before.marks);
-            NodeReleased {
-                node,
-                incident: id,
-                reason: reason.as_str(),
-                uncordoned: marks.cordon && !marks.cordon_pre_existing,
-                taints: &refs(&marks.taints, &marks.taints_pre_existing),
-            }
-            .emit(metrics);
+            released(
+                metrics,
+                before.unwrap_or(incident),
+                *reason,
+                generated_at,
+                now,
+            );
         }
         QuarantineStatus::Withheld(why) if was != Some(&transition.to) => {
             let reason = match why {
@@ -200,8 +208,8 @@ fn changed(
                 Withheld::Pace => "pace",
             };
             NodeWithheld {
-                node,
-                incident: id,
+                node: node.as_str(),
+                incident: incident.id.as_str(),
                 pool: &incident.pool,
                 reason,
             }
@@ -214,6 +222,104 @@ fn changed(
         | QuarantineStatus::Applying
         | QuarantineStatus::Releasing(_) => {}
     }
+}
+
+/// Whether events decided, and neither a person, nor the node, nor a turn that came.
+fn is_of_events(transition: &Transition) -> bool {
+    match transition.reason {
+        Reason::FaultMatched { .. }
+        | Reason::MarksChange
+        | Reason::FaultsChange
+        | Reason::Recovered => true,
+        Reason::DryRun
+        | Reason::Protected
+        | Reason::BreakerWithholds(_)
+        | Reason::FirstActionDelay
+        | Reason::Paced => transition.from.is_none(),
+        Reason::PersonHold(_)
+        | Reason::PersonCancel(_)
+        | Reason::PersonDrop(_)
+        | Reason::Permitted
+        | Reason::ReplannedWrite
+        | Reason::MarksRestored
+        | Reason::WriteSeen
+        | Reason::ManualUncordon
+        | Reason::ManualUntaint
+        | Reason::NodeGone
+        | Reason::NodeReplaced
+        | Reason::CooperatorUncordon(_)
+        | Reason::NeedsOperator => false,
+    }
+}
+
+fn quarantined(
+    metrics: &ControllerMetrics,
+    incident: &Incident,
+    generated_at: &dyn Fn(u64) -> Option<Timestamp>,
+    now: Timestamp,
+) {
+    let marks = &incident.marks;
+    let rules: Vec<&str> = marks.reasons.iter().map(String::as_str).collect();
+    let since = generated_at(incident.opened_seq).unwrap_or(incident.opened_at);
+    NodeQuarantined {
+        node: incident.node.as_str(),
+        incident: incident.id.as_str(),
+        rules: &rules.join(","),
+        cordoned: marks.cordon && !marks.cordon_pre_existing,
+        taints: &refs(&marks.taints, &marks.taints_pre_existing),
+        after_seconds: Some(seconds(since, now)),
+    }
+    .emit(metrics);
+}
+
+/// `before` has the marks that were on the node until now.
+fn released(
+    metrics: &ControllerMetrics,
+    before: &Incident,
+    reason: CloseReason,
+    generated_at: &dyn Fn(u64) -> Option<Timestamp>,
+    now: Timestamp,
+) {
+    let marks = &before.marks;
+    let ours = marks.cordon && !marks.cordon_pre_existing;
+    let (uncordoned, taints) = match reason {
+        CloseReason::Recovered | CloseReason::ManualUntaint | CloseReason::CancelledByPerson => {
+            (ours, refs(&marks.taints, &marks.taints_pre_existing))
+        }
+        // The person's write, not ours.
+        CloseReason::ManualUncordon => (false, refs(&marks.taints, &marks.taints_pre_existing)),
+        // Nothing was written: the node is gone.
+        CloseReason::NodeDeleted => (false, Vec::new()),
+    };
+    let gone = reason == CloseReason::NodeDeleted;
+    let events = if gone {
+        BTreeMap::new()
+    } else {
+        events_of(before)
+    };
+    let remediated = events.iter().filter_map(|(seq, action)| {
+        let since = seconds(generated_at(*seq)?, now);
+        Some((action.name(), since))
+    });
+    NodeReleased {
+        node: before.node.as_str(),
+        incident: before.id.as_str(),
+        reason: reason.as_str(),
+        uncordoned,
+        taints: &taints,
+        remediated: &remediated.collect::<Vec<_>>(),
+    }
+    .emit(metrics);
+}
+
+/// The events that held a node, each once; of adopted faults none is known.
+fn events_of(incident: &Incident) -> BTreeMap<u64, RecommendedAction> {
+    let known = incident.faults.iter().filter(|fault| fault.seq != 0);
+    known.map(|fault| (fault.seq, fault.action)).collect()
+}
+
+fn seconds(since: Timestamp, now: Timestamp) -> f64 {
+    now.duration_since(since).as_secs_f64().max(0.0)
 }
 
 fn refs<'a>(taints: &'a BTreeSet<Taint>, without: &BTreeSet<Taint>) -> Vec<TaintRef<'a>> {
@@ -245,3 +351,7 @@ fn noted(on: &NodeName, what: &Note) {
         Note::RequestRefused(why) => info!(node, why, "a person's request is refused"),
     }
 }
+
+#[cfg(test)]
+#[path = "said_tests.rs"]
+mod tests;

@@ -186,7 +186,8 @@ impl Module {
             (None, Some(incident)) => incident.machine.clone(),
             (None, None) => String::new(),
         };
-        let machine = self.machine(&machine_id, node.as_deref())?;
+        let agent = self.context.reports.agent(name)?;
+        let machine = self.machine(&machine_id, node.as_deref(), &agent)?;
         let facts = node.as_ref().map(|n| {
             let pool = self.context.nodes.pool_of(n);
             facts::node_facts(n, pool, &self.policy, &self.apply.label_prefix)
@@ -197,7 +198,7 @@ impl Module {
         };
         let mark_origin = mark_origin(store, facts.as_ref(), incident.as_ref())?;
         Ok(Some(Observed {
-            agent: agent_facts(self.context.reports.agent(name)?),
+            agent: agent_facts(agent),
             request: self.request_of(name),
             node,
             facts,
@@ -208,11 +209,18 @@ impl Module {
         }))
     }
 
-    /// What is known of the machine, with the boot that the node's status shows noted.
-    fn machine(&self, id: &str, node: Option<&nodes::NodeFacts>) -> Result<Machine, TurnError> {
+    /// What is known of the machine, with the boot that the node's status shows noted: but not
+    /// where an agent reports, which knows its boot at first hand while the cache may lag behind.
+    fn machine(
+        &self,
+        id: &str,
+        node: Option<&nodes::NodeFacts>,
+        agent: &AgentState,
+    ) -> Result<Machine, TurnError> {
         let store = &self.context.store;
         let mut machine = store.machine(id)?.unwrap_or_default();
-        if let Some(node) = node {
+        let reports = agent.last_report_at.is_some() && !agent.boot.is_unknown();
+        if let Some(node) = node.filter(|_| !reports) {
             let boot = health_event::BootId::new(&node.boot_id);
             if machine.boots.observe(&boot) {
                 // Nobody waits for it: the write to the node must not stand behind this commit.
@@ -227,6 +235,7 @@ impl Module {
         let mut faults = Vec::with_capacity(stored.len());
         for fault in stored {
             let (fault, errors) = facts::fault_facts(fault, &self.rules, node);
+            said::evaluated(&self.context.metrics, &self.rules, &fault.matched);
             said::rule_errors(&self.context.metrics, &errors);
             faults.push(fault);
         }
@@ -361,6 +370,7 @@ impl Module {
             name,
             observed.incident.as_ref(),
             &decision,
+            &|seq| self.generated_at(name, seq),
             now,
         );
         if let Some(at) = decision.wake_at {
@@ -374,6 +384,14 @@ impl Module {
         }
         let changed = decision.incident.is_some() || decision.transition.is_some();
         Ok(if changed { Next::Again } else { Next::Done })
+    }
+
+    /// When the event of a position was made; none if it is not stored any more.
+    fn generated_at(&self, node: &NodeName, seq: u64) -> Option<Timestamp> {
+        let before = seq.checked_sub(1)?;
+        let events = self.context.store.events(Some(node), before, 1).ok()?;
+        let event = events.into_iter().find(|event| event.seq == seq)?;
+        Some(event.generated_at)
     }
 
     /// Puts the decision's transition into the store's queue. None if there is nothing to store.

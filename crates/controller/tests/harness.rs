@@ -341,6 +341,40 @@ impl Controller {
         self.context.store.append(vec![new]).await.unwrap()[0].outcome
     }
 
+    /// Stores an event about a node that nobody is at work on, and waits until it was decided
+    /// about: one turn of quarantine's workers, which begins after the commit.
+    pub(crate) async fn decided(&self, event: HealthEvent) {
+        let turns = || {
+            let page = self.metrics();
+            let count = "fault_quarantine_event_handling_duration_seconds_count ";
+            let line = page.lines().find_map(|line| line.strip_prefix(count));
+            line.and_then(|count| count.parse::<u64>().ok()).unwrap()
+        };
+        let before = turns();
+        self.append(event).await;
+        wait_for("the decision", SOON, || async {
+            Ok((turns() > before).then_some(()))
+        })
+        .await
+        .unwrap();
+    }
+
+    /// The page of metrics.
+    pub(crate) fn metrics(&self) -> String {
+        self.context.metrics.encode()
+    }
+
+    /// Waits until the page of metrics has this line.
+    pub(crate) async fn until_metric(&self, line: &str) {
+        wait_for(format!("the metric {line}"), SOON, || async {
+            let page = self.metrics();
+            anyhow::ensure!(page.lines().any(|l| l == line), "{page}");
+            Ok(Some(()))
+        })
+        .await
+        .unwrap();
+    }
+
     /// Waits until the node has no open incident, and answers how the last one ended.
     pub(crate) async fn until_closed(&self, node: &str) -> String {
         let name = NodeName::new(node).unwrap();

@@ -8,12 +8,13 @@
 mod harness;
 mod process;
 
-mod quarantine;
 mod audit;
 mod connector;
+mod ingest;
 mod lease;
 mod nodes;
-mod ingest;
-mod trust;
+mod quarantine;
 mod reports;
+mod rows;
 mod startup;
+mod trust;

@@ -57,7 +57,7 @@ async fn a_fatal_fault_cordons_with_a_condition_and_its_end_releases() {
 }
 
 /// Quarantines a node by one fault and waits until it is known to be.
-async fn quarantined(
+pub(crate) async fn quarantined(
     cluster: &Cluster,
     controller: &Controller,
     node: &str,
@@ -371,7 +371,7 @@ async fn cluster_sees(controller: &Controller, node: &str, key: &str) {
 const BREAKER: &str = "percentage = 100\nlevel_percentage = 50\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_breaker_withholds_lets_recoveries_pass_and_is_reset() {
+async fn row_040_the_breaker_withholds_lets_recoveries_pass_and_is_reset() {
     let names = ["q-b0", "q-b1", "q-b2", "q-b3", "q-b4"];
     let cluster = Cluster::with_nodes(&names).await;
     let folder = tempfile::tempdir().unwrap();

@@ -6,8 +6,8 @@
 use tracing::{error, info, warn};
 
 use crate::metrics::{
-    ActionLabel, BoundLabel, ControllerMetrics, ErrorLabel, NodeLabel, PoolLabel, RefusalLabel, StateLabel,
-    TaintLabel,
+    ActionLabel, BoundLabel, ControllerMetrics, ErrorLabel, NodeLabel, PoolLabel, RefusalLabel,
+    StateLabel, TaintLabel,
 };
 
 fn node_label(node: &str) -> NodeLabel {

@@ -138,7 +138,8 @@ impl ControllerMetrics {
         let long_seconds = || Histogram::new(exponential_buckets(0.005, 2.0, 18));
         let milliseconds = || Histogram::new(exponential_buckets(10.0, 2.0, 12));
         let ingest = IngestMetrics::register(&mut r, seconds());
-        let quarantine = QuarantineMetrics::register(&mut r, long_seconds(), long_seconds());
+        let quarantine = QuarantineMetrics::register(&mut r);
+        let times = QuarantineTimes::register(&mut r, long_seconds(), long_seconds());
         let breaker = BreakerMetrics::register(&mut r);
         let agents = AgentMetrics::register(&mut r);
         Self {
@@ -204,9 +205,9 @@ impl ControllerMetrics {
             cordons_removed: quarantine.cordons_removed,
             ruleset_evaluations: quarantine.evaluations,
             event_backlog: quarantine.backlog,
-            event_handling_seconds: quarantine.handling,
-            node_quarantine_seconds: quarantine.duration,
-            node_remediation_seconds: quarantine.remediation,
+            event_handling_seconds: times.handling,
+            node_quarantine_seconds: times.duration,
+            node_remediation_seconds: times.remediation,
             breaker_state: breaker.state,
             breaker_utilization: breaker.utilization,
             breaker_trips: breaker.trips,
@@ -354,13 +355,10 @@ struct QuarantineMetrics {
     cordons_removed: Counter,
     evaluations: Family<RuleLabel, Counter>,
     backlog: Gauge,
-    handling: Histogram,
-    duration: Histogram,
-    remediation: ActionSeconds,
 }
 
 impl QuarantineMetrics {
-    fn register(r: &mut Registry, handling: Histogram, duration: Histogram) -> Self {
+    fn register(r: &mut Registry) -> Self {
         Self {
             received: add(
                 r,
@@ -446,6 +444,19 @@ impl QuarantineMetrics {
                 "Nodes waiting for a decision",
                 Gauge::default(),
             ),
+        }
+    }
+}
+
+struct QuarantineTimes {
+    handling: Histogram,
+    duration: Histogram,
+    remediation: ActionSeconds,
+}
+
+impl QuarantineTimes {
+    fn register(r: &mut Registry, handling: Histogram, duration: Histogram) -> Self {
+        Self {
             handling: add(
                 r,
                 "fault_quarantine_event_handling_duration_seconds",

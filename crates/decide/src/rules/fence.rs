@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::{Env, Program};
 
-use super::Root;
+use super::{Root, cost};
 
 /// Longest source, in bytes.
 pub(super) const SOURCE_LIMIT: usize = 4 * 1024;
@@ -68,11 +68,11 @@ const OPERATORS: [&str; 18] = [
     operators::IN,
 ];
 
-/// A parsed expression and the node paths that it reads.
+/// A parsed expression and the paths of its event or node that it reads.
 #[derive(Debug)]
 pub(super) struct Checked {
     pub(super) program: Program,
-    pub(super) node_paths: BTreeSet<Vec<String>>,
+    pub(super) paths: BTreeSet<Vec<String>>,
 }
 
 /// Parses and checks one expression.
@@ -105,15 +105,15 @@ fn parse_and_walk(env: &Env, root: Root, source: &str) -> Result<Checked, Vec<St
         .map_err(|errors| vec![format!("not valid CEL: {}", one_line(&errors.to_string()))])?;
     let mut walk = Walk::new(root);
     walk.run(program.expression());
-    if walk.faults.is_empty() {
-        let node_paths = walk.node_paths;
-        Ok(Checked {
-            program,
-            node_paths,
-        })
-    } else {
-        Err(walk.faults.into_iter().collect())
+    if !walk.faults.is_empty() {
+        return Err(walk.faults.into_iter().collect());
     }
+    let paths = walk.paths;
+    let faults = cost::check(root, program.expression());
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    Ok(Checked { program, paths })
 }
 
 fn one_line(text: &str) -> String {
@@ -142,7 +142,7 @@ struct Walk<'e> {
     open: Vec<(&'e IdedExpr, Place)>,
     nodes: usize,
     faults: BTreeSet<String>,
-    node_paths: BTreeSet<Vec<String>>,
+    paths: BTreeSet<Vec<String>>,
 }
 
 impl<'e> Walk<'e> {
@@ -156,7 +156,7 @@ impl<'e> Walk<'e> {
             open: Vec::new(),
             nodes: 0,
             faults: BTreeSet::new(),
-            node_paths: BTreeSet::new(),
+            paths: BTreeSet::new(),
         }
     }
 
@@ -260,13 +260,13 @@ impl<'e> Walk<'e> {
         if self.is_bound(name, place) {
             return;
         }
-        if name != self.root.name() {
-            let root = self.root.name();
+        let root = self.root.name();
+        if name == root {
+            self.paths.insert(Vec::new());
+        } else {
             self.refuse(format!(
                 "refers to {name:?}; this kind of rule sees only {root:?}"
             ));
-        } else if self.root == Root::Node {
-            self.node_paths.insert(Vec::new());
         }
     }
 
@@ -281,39 +281,39 @@ impl<'e> Walk<'e> {
         false
     }
 
-    /// Notes the path of a chain `node.a.b['c']`, and of `'c' in node.a.b`. Answers whether the
+    /// Notes the path of a chain `node.a.b['c']` or `event.a['c']`, and of `'c' in node.a.b`. Answers whether the
     /// expression was such a chain, so that its parts need no look.
     fn note_path(&mut self, expression: &'e IdedExpr, place: Place) -> bool {
-        if self.root != Root::Node || self.is_bound(self.root.name(), place) {
+        if self.is_bound(self.root.name(), place) {
             return false;
         }
         if let Expr::Call(call) = &expression.expr
             && call.func_name == operators::IN
             && let [key, map] = call.args.as_slice()
             && let Some(key) = literal_text(key)
-            && let Some(mut path) = chain(map)
+            && let Some(mut path) = chain(self.root, map)
         {
             path.push(key.to_owned());
             self.nodes += path.len();
-            self.node_paths.insert(path);
+            self.paths.insert(path);
             return true;
         }
-        let Some(path) = chain(expression) else {
+        let Some(path) = chain(self.root, expression) else {
             return false;
         };
         self.nodes += path.len();
-        self.node_paths.insert(path);
+        self.paths.insert(path);
         true
     }
 }
 
-/// The path of a chain from `node`, root first; longer ones than the depth limit are none.
-fn chain(expression: &IdedExpr) -> Option<Vec<String>> {
+/// The path of a chain from `root`, root first; longer ones than the depth limit are none.
+fn chain(root: Root, expression: &IdedExpr) -> Option<Vec<String>> {
     let mut path = Vec::new();
     let mut at = expression;
     for _ in 0..DEPTH_LIMIT {
         match &at.expr {
-            Expr::Ident(name) if name == Root::Node.name() => {
+            Expr::Ident(name) if name == root.name() => {
                 path.reverse();
                 return Some(path);
             }
@@ -341,7 +341,7 @@ fn chain(expression: &IdedExpr) -> Option<Vec<String>> {
     None
 }
 
-fn literal_text(expression: &IdedExpr) -> Option<&str> {
+pub(super) fn literal_text(expression: &IdedExpr) -> Option<&str> {
     match &expression.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
         Expr::Literal(_)

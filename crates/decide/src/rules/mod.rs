@@ -17,6 +17,7 @@
 //! One context an event for all rules. `event` is a view of the event whose fields are built when
 //! read; `node` is only asked for once a Node rule must be looked at.
 
+mod cost;
 mod fence;
 mod labels;
 mod shipped;
@@ -409,10 +410,14 @@ fn compile_rule(env: &Arc<Env>, rule: &RuleConfig) -> Result<Compiled, Vec<Strin
         )]
     })?;
     let checked = fence::check(env, root, &rule.expression)?;
-    trial::run(env, root, &checked.program, &checked.node_paths).map_err(|reason| vec![reason])?;
+    trial::run(env, root, &checked.program, &checked.paths).map_err(|reason| vec![reason])?;
+    let node_paths = match root {
+        Root::Event => BTreeSet::new(),
+        Root::Node => checked.paths,
+    };
     let rule = Rule {
         root,
         program: checked.program,
     };
-    Ok((rule, checked.node_paths))
+    Ok((rule, node_paths))
 }

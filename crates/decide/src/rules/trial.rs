@@ -15,7 +15,7 @@ pub(super) fn run(
     env: &Arc<Env>,
     root: Root,
     program: &Program,
-    node_paths: &BTreeSet<Vec<String>>,
+    paths: &BTreeSet<Vec<String>>,
 ) -> Result<(), String> {
     let (full, null) = match root {
         Root::Event => {
@@ -24,12 +24,12 @@ pub(super) fn run(
                 context.add_variable_as_val(root.name(), Box::new(EventValue(event)));
                 program.execute(&context)
             };
-            (on(&full_event()), on(&HealthEvent::default()))
+            (on(&full_event(paths)), on(&HealthEvent::default()))
         }
         Root::Node => {
             let on = |node: &NodeValue| program.execute(&node_context_of(env, node));
             let bare = NodeValue::Map(BTreeMap::new());
-            (on(&full_node(node_paths)), on(&bare))
+            (on(&full_node(paths)), on(&bare))
         }
     };
     let what = root.name();
@@ -55,7 +55,19 @@ pub(super) fn run(
     }
 }
 
-fn full_event() -> HealthEvent {
+/// Elements of each list of the full event: as many codes as an event may have, so that every
+/// index that can ever be right is right here.
+const FULL_LIST: usize = 64;
+
+/// An event with every field set, and in its metadata every key that the expression reads.
+fn full_event(paths: &BTreeSet<Vec<String>>) -> HealthEvent {
+    let read = paths.iter().filter_map(|path| match path.as_slice() {
+        [field, key, ..] if field == "metadata" => Some(key.as_str()),
+        _ => None,
+    });
+    let metadata = read
+        .chain(["key"])
+        .map(|key| (key.to_owned(), "value".to_owned()));
     let overrides = Some(BehaviourOverrides {
         force: true,
         skip: true,
@@ -71,9 +83,9 @@ fn full_event() -> HealthEvent {
         message: "message".to_owned(),
         recommended_action: RecommendedAction::Custom,
         custom_recommended_action: "custom".to_owned(),
-        error_codes: vec!["79".to_owned()],
-        entities: vec![Entity::new("GPU", "0")],
-        metadata: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
+        error_codes: vec!["79".to_owned(); FULL_LIST],
+        entities: vec![Entity::new("GPU", "0"); FULL_LIST],
+        metadata: metadata.collect(),
         generated_at: Some(Timestamp::UNIX_EPOCH),
         node_name: "node".to_owned(),
         quarantine_overrides: overrides,

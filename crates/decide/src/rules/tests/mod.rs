@@ -9,6 +9,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod cost;
+
 const OPT_OUT: &str = "k8saas.nvidia.com/ManagedByNVSentinel";
 
 fn rule(kind: &str, expression: &str) -> RuleConfig {

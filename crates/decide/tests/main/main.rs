@@ -1,0 +1,3 @@
+//! The documentation's promises about rules.
+
+mod cel_page;

@@ -254,10 +254,12 @@ fn read(value: &Value) -> HealthEvent {
             .flatten()
             .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())))
             .collect(),
-        generated_at: field(value, "generatedTimestamp").and_then(|t| {
-            let part = |name: &str| field(t, name).and_then(Value::as_i64).unwrap_or_default();
-            Timestamp::new(part("seconds"), i32::try_from(part("nanos")).ok()?).ok()
-        }),
+        generated_at: field(value, "generatedTimestamp")
+            .filter(|t| t.is_object())
+            .and_then(|t| {
+                let part = |name: &str| field(t, name).and_then(Value::as_i64).unwrap_or_default();
+                Timestamp::new(part("seconds"), i32::try_from(part("nanos")).ok()?).ok()
+            }),
         node_name: text("nodeName"),
         quarantine_overrides: overrides(value, "quarantineOverrides"),
         drain_overrides: overrides(value, "drainOverrides"),
@@ -356,6 +358,49 @@ mod tests {
         assert_eq!(parse("[]").unwrap(), []);
         for bad in ["{", "7", "[{}]", "[1]"] {
             assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_anyone_may_have_written_has_an_answer() {
+        let event = |field: &str| format!(r#"[{{"checkName":"C",{field}}}]"#);
+        // A field of another type, or a number out of range, reads as if it were absent.
+        let taken = [
+            r#""isFatal":"true""#,
+            r#""errorCode":"79""#,
+            r#""errorCode":[79,null,{}]"#,
+            r#""entitiesImpacted":{"entityType":"GPU"}"#,
+            r#""metadata":["a"]"#,
+            r#""metadata":{"k":1}"#,
+            r#""version":-1"#,
+            r#""version":99999999999"#,
+            r#""generatedTimestamp":{"seconds":9223372036854775807}"#,
+            r#""generatedTimestamp":"2026-01-02T03:04:05Z""#,
+            r#""quarantineOverrides":true"#,
+            r#""processingStrategy":1"#,
+            r#""unknown":{"a":[1]}"#,
+        ];
+        let plain = parse(r#"[{"checkName":"C","processingStrategy":1}]"#).unwrap();
+        for field in taken {
+            let mut events = parse(&event(field)).unwrap();
+            events[0].strategy = plain[0].strategy;
+            assert_eq!(events, plain, "{field}");
+        }
+        let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
+        let refused = [
+            "null",
+            "\"text\"",
+            "[null]",
+            r#"[{"checkName":7}]"#,
+            r#"[{"checkName":"C"}"#,
+            r#"[{"checkName":"C"}] x"#,
+            "\u{feff}[]",
+            deep.as_str(),
+        ];
+        for text in refused {
+            let error = parse(text).unwrap_err();
+            assert_eq!(error.code(), "bad_annotation");
+            assert!(error.to_string().len() < 500);
         }
     }
 

@@ -243,6 +243,41 @@ mod tests {
     }
 
     #[test]
+    fn marks_that_others_wrote_are_an_error_and_never_a_guess() {
+        let mark = |id: &str, version: &str, uid: &str| {
+            format!(r#"{{"id":{id},"version":{version},"nodeUID":{uid}}}"#)
+        };
+        let ulid = r#""01ARZ3NDEKTSV4RRFFQ69G5FAV""#;
+        assert!(IncidentMark::parse(&mark(ulid, "0", "\"\"")).is_ok());
+        let table = [
+            mark(ulid, "-1", "\"u\""),
+            mark(ulid, "18446744073709551616", "\"u\""),
+            mark(ulid, "1.5", "\"u\""),
+            mark(ulid, "\"1\"", "\"u\""),
+            mark(ulid, "1", "null"),
+            mark("7", "1", "\"u\""),
+            mark("\"01ARZ3NDEKTSV4RRFFQ69G5FA\"", "1", "\"u\""),
+            format!("{}x", mark(ulid, "1", "\"u\"")),
+            "[".repeat(5_000),
+        ];
+        for bad in table {
+            assert!(IncidentMark::parse(&bad).is_err(), "{bad}");
+        }
+        for bad in ["[1]", r#"["a",null]"#, "\"a\"", "", "[\"a\""] {
+            assert!(ConditionList::parse(bad).is_err(), "{bad}");
+        }
+        for bad in [
+            "",
+            "null",
+            "{}",
+            r#"[{"key":1,"effect":"NoSchedule"}]"#,
+            r#"[{"key":"a","effect":""}]"#,
+        ] {
+            assert!(AppliedTaint::parse_list(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn a_condition_list_round_trips_sorted() {
         let list = ConditionList(["B", "A"].map(String::from).into());
         assert_eq!(list.render(), r#"["A","B"]"#);

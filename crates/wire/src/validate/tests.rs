@@ -138,6 +138,80 @@ fn every_bound_lets_its_last_value_pass() {
     assert!(!accepted.clock_skew);
 }
 
+/// What a sender may put on the wire that is no batch at all, and what only looks strange.
+#[test]
+fn bytes_that_are_no_batch_do_not_decode_and_strange_ones_have_an_answer() {
+    let bad: [(&str, &[u8]); 7] = [
+        ("a field cut short", &[0x12, 0x05, 0x22]),
+        ("field number 0", &[0x02, 0x01, 0x00]),
+        ("a group that never ends", &[0x0b]),
+        ("a wire type that does not exist", &[0x0f]),
+        (
+            "a length beyond any message",
+            &[0x12, 0xff, 0xff, 0xff, 0xff, 0x7f],
+        ),
+        ("a name that is no UTF-8", &[0x12, 0x03, 0x22, 0x01, 0xff]),
+        ("a text where the number stands", &[0x0a, 0x01, 0x61]),
+    ];
+    for (what, bytes) in bad {
+        assert!(wire::HealthEvents::decode(bytes).is_err(), "{what}");
+    }
+    // Groups in groups: prost stops at 100.
+    assert!(wire::HealthEvents::decode([0x1b].repeat(10_000).as_slice()).is_err());
+    let event = good().encode_to_vec();
+    let strange: [(&str, Vec<u8>); 4] = [
+        ("a field of a later version", vec![0xf8, 0x07, 0x01]),
+        ("a boolean above 1", vec![0x28, 0x07]),
+        (
+            "an enum number of 64 bits",
+            vec![0x40, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],
+        ),
+        ("a name with a zero byte", vec![0x12, 0x02, 0x61, 0x00]),
+    ];
+    for (what, tail) in strange {
+        let bytes = [event.as_slice(), &tail].concat();
+        let event = wire::HealthEvent::decode(bytes.as_slice()).expect(what);
+        assert!(one(event).is_ok(), "{what}");
+    }
+}
+
+#[test]
+fn the_node_name_is_a_dns_subdomain_or_refused() {
+    let long = [
+        "a".repeat(63),
+        "b".repeat(63),
+        "c".repeat(63),
+        "d".repeat(61),
+    ]
+    .join(".");
+    let table = [
+        ("gpu-17", true),
+        ("gpu-17.rack-3.example.org", true),
+        ("0", true),
+        (&long, true),
+        (&format!("{long}e"), false),
+        ("-gpu", false),
+        ("gpu-", false),
+        ("gpu..17", false),
+        (".gpu", false),
+        ("gpu.", false),
+        ("GPU", false),
+        ("gpu 17", false),
+        ("gpu/17", false),
+        ("../gpu", false),
+        ("gpu\n17", false),
+        ("gpü", false),
+        (" ", false),
+    ];
+    for (name, good) in table {
+        assert_eq!(
+            with(|e| e.node_name = name.into()).is_ok(),
+            good,
+            "{name:?}"
+        );
+    }
+}
+
 #[test]
 fn the_second_event_of_a_batch_is_named() {
     let mut bad = good();

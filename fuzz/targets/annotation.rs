@@ -16,7 +16,10 @@ fuzz_target!(|text: &str| {
         assert_eq!(AppliedTaint::parse_list(&rendered), Ok(taints));
     }
     let taints = parse_applied_taints(text);
-    assert_eq!(parse_applied_taints(&render_applied_taints(&taints)), taints);
+    assert_eq!(
+        parse_applied_taints(&render_applied_taints(&taints)),
+        taints
+    );
     if let Ok(events) = health_events::parse(text) {
         let rendered = health_events::render(&events);
         assert!(rendered.len() <= MAX_BYTES);
@@ -35,7 +38,10 @@ fn incident_mark(text: &str) {
         assert_eq!(IncidentMark::parse(&mark.render()).as_ref(), Ok(mark));
         let decided = decided.as_ref().expect("what one reads, the other reads");
         assert_eq!(decided.id, mark.incident);
-        assert_eq!((decided.version, &decided.uid), (mark.version, &mark.node_uid));
+        assert_eq!(
+            (decided.version, &decided.uid),
+            (mark.version, &mark.node_uid)
+        );
     }
     if let Some(mark) = decided {
         assert_eq!(DecideMark::parse(&mark.render()).as_ref(), Some(&mark));

@@ -39,7 +39,11 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(expression) = std::str::from_utf8(rest) else {
         return;
     };
-    let kind = if first % 2 == 0 { "HealthEvent" } else { "Node" };
+    let kind = if first % 2 == 0 {
+        "HealthEvent"
+    } else {
+        "Node"
+    };
     let config = RuleSetConfig {
         name: "fuzzed".to_owned(),
         enabled: true,
@@ -62,16 +66,13 @@ fuzz_target!(|bytes: &[u8]| {
             return;
         }
     };
-    for event in [&*LARGEST, &HealthEvent::default()] {
-        for node in [node(), NodeValue::Map(BTreeMap::new())] {
-            let start = processor_time();
-            let matches = sets.evaluate(event, || node.clone());
-            let took = processor_time() - start;
-            assert!(took < EVALUATE_MOST, "evaluating took {took:?}");
-            assert!(matches.matched.len() + matches.errors.len() <= 1);
-            let again = sets.evaluate(event, || node.clone());
-            assert_eq!(again.names(), matches.names(), "an answer depends on its input only");
-        }
+    let bare = NodeValue::Map(BTreeMap::new());
+    for (event, node) in [(&*LARGEST, &*NODE), (&HealthEvent::default(), &bare)] {
+        let start = processor_time();
+        let matches = sets.evaluate(event, || node.clone());
+        let took = processor_time() - start;
+        assert!(took < EVALUATE_MOST, "evaluating took {took:?}");
+        assert!(matches.matched.len() + matches.errors.len() <= 1);
     }
 });
 
@@ -83,16 +84,25 @@ fn processor_time() -> Duration {
     )
 }
 
-fn node() -> NodeValue {
+static NODE: LazyLock<NodeValue> = LazyLock::new(|| {
     let text = |t: &str| NodeValue::Text(t.to_owned());
     let map = |entries: &[(&str, NodeValue)]| {
         let owned = entries.iter().map(|(k, v)| ((*k).to_owned(), v.clone()));
         NodeValue::Map(owned.collect())
     };
-    let taint = map(&[("key", text("k")), ("value", text("v")), ("effect", text("NoSchedule"))]);
-    let labels: BTreeMap<_, _> = (0..100).map(|n| (format!("label-{n}"), text("v"))).collect();
+    let taint = map(&[
+        ("key", text("k")),
+        ("value", text("v")),
+        ("effect", text("NoSchedule")),
+    ]);
+    let labels: BTreeMap<_, _> = (0..100)
+        .map(|n| (format!("label-{n}"), text("v")))
+        .collect();
     map(&[
-        ("metadata", map(&[("name", text("n")), ("labels", NodeValue::Map(labels))])),
+        (
+            "metadata",
+            map(&[("name", text("n")), ("labels", NodeValue::Map(labels))]),
+        ),
         (
             "spec",
             map(&[
@@ -100,6 +110,9 @@ fn node() -> NodeValue {
                 ("taints", NodeValue::List(vec![taint; 16])),
             ]),
         ),
-        ("status", map(&[("capacity", map(&[("nvidia.com/gpu", text("8"))]))])),
+        (
+            "status",
+            map(&[("capacity", map(&[("nvidia.com/gpu", text("8"))]))]),
+        ),
     ])
-}
+});

@@ -11,7 +11,10 @@ use wire::{accept, content_hash, datamodels, decode_body, encode_body, warden};
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(event) = decode_body(bytes) {
         let body = encode_body(&event);
-        assert_eq!(encode_body(&decode_body(&body).expect("our own body")), body);
+        assert_eq!(
+            encode_body(&decode_body(&body).expect("our own body")),
+            body
+        );
     }
     let _ = warden::v1::ReportRequest::decode(bytes);
     let now = Timestamp::UNIX_EPOCH;

@@ -2,8 +2,9 @@
 //!
 //! # Guarantees
 //! - [`RuleSets::compile`] reports everything that is wrong, and accepts only expressions that
-//!   are small, call nothing but known functions, see only what their kind may see, and give a
-//!   boolean on an event with every field set (`tests`, the tables of refusals).
+//!   are small, call nothing but known functions, see only what their kind may see, can't cost
+//!   more than a bound on any event (`cost`), and give a boolean on an event with every field set
+//!   (`tests`, the tables of refusals; the examples of `docs/cel.md`).
 //! - An expression that fails at evaluation is no match, and is reported with its rule's name.
 //! - Answers depend on nothing but event and node; rule sets are looked at in the order of the
 //!   configuration, and the higher priority, then the earlier one, decides a taint's effect.

@@ -112,8 +112,9 @@ impl Controller {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         let store = folder.join("store");
         let mut text = format!(
-            "profile = {:?}\n[store]\npath = {store:?}\n[ingest]\n",
-            options.profile
+            "profile = {:?}\n[store]\npath = {:?}\n[ingest]\n",
+            options.profile,
+            store.display().to_string()
         );
         writeln!(text, "listen = \"{ingest}\"\n[api]\nlisten = \"{api}\"")?;
         text.push_str(&options.extra);

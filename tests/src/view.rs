@@ -51,18 +51,18 @@ impl Default for View {
 impl View {
     /// A heading.
     pub fn title(&self, text: &str) {
-        self.line(&format!("\n{}", self.paint(Tone::Strong, text)));
+        Self::line(&format!("\n{}", self.paint(Tone::Strong, text)));
     }
 
     /// A line of explanation.
     pub fn note(&self, text: &str) {
-        self.line(&format!("  {}", self.paint(Tone::Quiet, text)));
+        Self::line(&format!("  {}", self.paint(Tone::Quiet, text)));
     }
 
     /// Something that happened, with its time since the moment that counts.
     pub fn happened(&self, tone: Tone, after: Duration, text: &str) {
         let time = format!("{:>9.1} ms", after.as_secs_f64() * 1e3);
-        self.line(&format!(
+        Self::line(&format!(
             "  {}  {}",
             self.paint(Tone::Strong, &time),
             self.paint(tone, text)
@@ -104,9 +104,9 @@ impl View {
                 cells[0], cells[1], cells[2]
             )
         };
-        self.line(&self.paint(Tone::Strong, &line(head)));
+        Self::line(&self.paint(Tone::Strong, &line(head)));
         for [a, b, c] in rows {
-            self.line(&line([a, b, c]));
+            Self::line(&line([a, b, c]));
         }
     }
 
@@ -128,7 +128,7 @@ impl View {
         format!("\u{1b}[{code}m{text}\u{1b}[0m")
     }
 
-    fn line(&self, text: &str) {
+    fn line(text: &str) {
         // A closed pipe ends the demo's output, not the demo.
         writeln!(std::io::stdout().lock(), "{text}").ok();
     }

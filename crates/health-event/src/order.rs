@@ -307,7 +307,10 @@ mod tests {
     fn the_boot_that_the_agent_reports_is_the_present_one() {
         let mut boots = Boots::default();
         assert!(boots.report(&BootId::new("b1")));
-        assert!(boots.observe(&BootId::new("b0")), "from a node's status that lags behind");
+        assert!(
+            boots.observe(&BootId::new("b0")),
+            "from a node's status that lags behind"
+        );
         assert!(boots.report(&BootId::new("b1")));
         assert_eq!(boots.as_slice(), [BootId::new("b0"), BootId::new("b1")]);
         assert!(!boots.report(&BootId::new("b1")));

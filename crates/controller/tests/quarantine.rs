@@ -212,6 +212,40 @@ async fn a_persons_uncordon_ends_the_incident_and_holds_what_was_open() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_person_held_is_new_once_it_has_closed() {
+    let cluster = Cluster::with_nodes(&["q-held-once"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let controller = Controller::start(&cluster, folder.path()).await;
+    let fault = quarantined(&cluster, &controller, "q-held-once", "Test").await;
+    let uncordon = json!({ "spec": { "unschedulable": null } });
+    cluster.merge("q-held-once", uncordon).await;
+    let closed = controller.until_closed("q-held-once").await;
+    assert_eq!(closed, "Closed(ManualUncordon)");
+    cluster
+        .until("q-held-once", "unmarked", |node| !is_marked(node))
+        .await;
+    let machine = |controller: &Controller| {
+        let name = NodeName::new("q-held-once").unwrap();
+        let node = controller.context.nodes.get(&name).unwrap();
+        let machine = controller.context.store.machine(node.machine()).unwrap();
+        machine.unwrap().holds.len()
+    };
+    assert_eq!(machine(&controller), 1);
+    controller.append(healthy(&fault)).await;
+    wait_for("the end of the hold", SOON, || async {
+        Ok((machine(&controller) == 0).then_some(()))
+    })
+    .await
+    .unwrap();
+    let again = HealthEvent {
+        generated_at: Some(jiff::Timestamp::now()),
+        ..fault
+    };
+    controller.append(again).await;
+    cluster.until("q-held-once", "out again", is_cordoned).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_persons_untaint_lifts_our_cordon_too() {
     let cluster = Cluster::with_nodes(&["q-untaint"]).await;
     let folder = tempfile::tempdir().unwrap();
@@ -417,6 +451,40 @@ async fn row_040_the_breaker_withholds_lets_recoveries_pass_and_is_reset() {
         .until(names[3], "taken out after the reset", is_cordoned)
         .await;
     assert!(!is_marked(&cluster.get(names[4]).await));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_node_does_not_hold_up_those_that_wait_behind_it() {
+    let names = ["q-w0", "q-w1", "q-w2"];
+    let cluster = Cluster::with_nodes(&names).await;
+    let folder = tempfile::tempdir().unwrap();
+    // One node a second: the rate's window is as short as it can be.
+    let breaker = "percentage = 100\nlevel_percentage = 100\nmax_nodes = 1\nduration = \"1s\"\n";
+    let rules = RULES.replace("enabled = false\n", breaker);
+    let controller = Controller::start_with(&cluster, folder.path(), &rules).await;
+    let out = quarantined(&cluster, &controller, names[0], "Test").await;
+    for name in &names[1..] {
+        controller.append(fatal(name, "Test", "0")).await;
+        controller.until_state(name, "Withheld").await;
+    }
+    let pause = |value| json!({ "metadata": { "annotations": { "warden.dev/pause": value } } });
+    cluster.merge(names[1], pause(json!(""))).await;
+    cluster_sees(&controller, names[1], "warden.dev/pause").await;
+    let reset = Request::BreakerReset {
+        pool: None,
+        drop_withheld: false,
+    };
+    let done = controller.requests.ask(reset, "tester".into()).await;
+    done.unwrap().unwrap();
+    controller.append(healthy(&out)).await;
+    cluster.until(names[2], "taken out", is_cordoned).await;
+    assert!(!is_cordoned(&cluster.get(names[1]).await));
+    // It has its place again when the pause ends and there is room.
+    cluster.merge(names[1], pause(json!(null))).await;
+    controller
+        .append(healthy(&fatal(names[2], "Test", "0")))
+        .await;
+    cluster.until(names[1], "taken out", is_cordoned).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

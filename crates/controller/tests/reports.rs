@@ -245,6 +245,29 @@ async fn a_fault_that_a_person_closed_stays_known_until_the_agents_list_denies_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_was_lost_is_rebuilt_from_an_agent_that_has_nothing_to_send() {
+    let agent = Agent::start("").await;
+    let events = [numbered(NODE, 41), numbered(NODE, 42)];
+    let mut waiting = report(DetectorState::DetectorSettled, 42, &events);
+    waiting.spool = Some(wire::warden::v1::Spool {
+        oldest: Some(wire::timestamp_to_wire(jiff::Timestamp::now())),
+        ..wire::warden::v1::Spool::default()
+    });
+    let reply = agent.sender.report(waiting).await.unwrap();
+    assert!(!reply.want_list, "they are still to come");
+    let mut empty = report(DetectorState::DetectorSettled, 42, &events);
+    empty.spool = Some(wire::warden::v1::Spool::default());
+    assert!(agent.sender.report(empty.clone()).await.unwrap().want_list);
+    agent
+        .sender
+        .report(with_list(empty.clone(), &events))
+        .await
+        .unwrap();
+    assert_eq!(agent.open().await.len(), 2);
+    assert!(!agent.sender.report(empty).await.unwrap().want_list);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_changes_nothing_is_counted_and_logged_once() {
     let agent = Agent::start("").await;
     let events = [numbered(NODE, 1)];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use health_event::incident::{Incident, IncidentId};
+use health_event::incident::{Hold, Incident, IncidentId};
 use health_event::{
     BootId, Boots, CloseCause, FaultId, FaultKey, FaultState, Scope, Statement, Subject,
 };
@@ -42,6 +42,7 @@ impl Job {
             (Self::Transition(_, answer), Done::Seq(seq)) => drop(answer.send(Ok(seq))),
             (
                 Self::StatePut { answer, .. }
+                | Self::HoldsPut { answer, .. }
                 | Self::ConsumerAdvance { answer, .. }
                 | Self::ConsumerEnable { answer, .. }
                 | Self::SetFencing(_, answer),
@@ -97,17 +98,7 @@ impl Ledger {
             self.leave_incident(connection, &incident.id)?;
         }
         if let Some(holds) = &transition.holds {
-            connection
-                .prepare_cached(
-                    "INSERT INTO machines (machine, boots, spool, holds, seen_at)
-                     VALUES (?1, '', '', ?2, ?3)
-                     ON CONFLICT (machine) DO UPDATE SET holds = excluded.holds",
-                )?
-                .execute(params![
-                    incident.machine,
-                    records::holds(holds)?,
-                    nanos(transition.at)
-                ])?;
+            put_holds(connection, &incident.machine, holds, transition.at)?;
         }
         Ok(Done::Seq(self.transition_seq))
     }
@@ -238,6 +229,21 @@ impl Ledger {
             return Ok(Done::Refused(fenced));
         }
         put_state(connection, key, value)?;
+        Ok(Done::Unit)
+    }
+
+    pub(crate) fn holds_put(
+        &mut self,
+        connection: &Connection,
+        machine: &str,
+        holds: &[Hold],
+        fencing: u64,
+        at: Timestamp,
+    ) -> rusqlite::Result<Done> {
+        if let Some(fenced) = self.fenced(fencing) {
+            return Ok(Done::Refused(fenced));
+        }
+        put_holds(connection, machine, holds, at)?;
         Ok(Done::Unit)
     }
 
@@ -417,6 +423,22 @@ fn write_incident(connection: &Connection, incident: &Incident) -> rusqlite::Res
             incident.closed_at.map(nanos),
             records::incident(incident)?
         ])?;
+    Ok(())
+}
+
+fn put_holds(
+    connection: &Connection,
+    machine: &str,
+    holds: &[Hold],
+    at: Timestamp,
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "INSERT INTO machines (machine, boots, spool, holds, seen_at)
+             VALUES (?1, '', '', ?2, ?3)
+             ON CONFLICT (machine) DO UPDATE SET holds = excluded.holds",
+        )?
+        .execute(params![machine, records::holds(holds)?, nanos(at)])?;
     Ok(())
 }
 

@@ -202,6 +202,13 @@ impl Ledger {
                 fencing,
                 ..
             } => self.state_put(connection, key, value, *fencing),
+            Job::HoldsPut {
+                machine,
+                holds,
+                fencing,
+                at,
+                ..
+            } => self.holds_put(connection, machine, holds, *fencing, *at),
             Job::CloseFault { id, cause, at, .. } => self
                 .close_fault(connection, id, *cause, *at)
                 .map(Done::Bool),

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use health_event::incident::Hold;
 use health_event::{BootId, CloseCause, FaultId};
 use jiff::Timestamp;
 
@@ -28,6 +29,13 @@ pub(crate) enum Job {
         key: String,
         value: Vec<u8>,
         fencing: u64,
+        answer: Answer<()>,
+    },
+    HoldsPut {
+        machine: String,
+        holds: Vec<Hold>,
+        fencing: u64,
+        at: Timestamp,
         answer: Answer<()>,
     },
     CloseFault {
@@ -176,6 +184,7 @@ impl Job {
             Self::Append(_, answer) => drop(answer.send(Err(error))),
             Self::Transition(_, answer) => drop(answer.send(Err(error))),
             Self::StatePut { answer, .. }
+            | Self::HoldsPut { answer, .. }
             | Self::ConsumerAdvance { answer, .. }
             | Self::ConsumerEnable { answer, .. }
             | Self::SetFencing(_, answer) => drop(answer.send(Err(error))),

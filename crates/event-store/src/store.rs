@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use health_event::incident::Hold;
 use health_event::{BootId, CloseCause, FaultId};
 use jiff::Timestamp;
 
@@ -140,6 +141,24 @@ impl EventStore {
         })
     }
 
+    /// Sets a machine's holds where no incident changes with them.
+    pub fn holds_put(
+        &self,
+        machine: &str,
+        holds: Vec<Hold>,
+        fencing: u64,
+        at: Timestamp,
+    ) -> Reply<()> {
+        let machine = machine.to_owned();
+        self.push(|answer| Job::HoldsPut {
+            machine,
+            holds,
+            fencing,
+            at,
+            answer,
+        })
+    }
+
     /// Closes a fault without a healthy event. It takes the order of the newest event of each
     /// sender, so that any later event opens it again. Answers whether it was open.
     ///
@@ -183,8 +202,9 @@ impl EventStore {
     }
 
     /// Notes a boot that the agent's report or the node's status brought in, and the agent's spool
-    /// (empty: leave as it is). An empty machine id is nothing to keep. Answers whether the boot
-    /// is new.
+    /// (empty: leave as it is). An empty machine id is nothing to keep. With a spool
+    /// it is the agent's own word, which makes the boot the present one also where it was known.
+    /// Answers whether anything changed.
     pub fn observe_boot(
         &self,
         machine: &str,

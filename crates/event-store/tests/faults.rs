@@ -171,14 +171,25 @@ fn a_person_does_not_wait_for_a_flapping_fault() {
 fn boots_are_kept_in_the_order_seen_and_decide_what_is_later() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let see = |boot: &str| {
-        let reply = store.observe_boot("machine-1", &BootId::new(boot), "spool-1", at(0));
+    let observe = |boot: &str, spool: &str| {
+        let reply = store.observe_boot("machine-1", &BootId::new(boot), spool, at(0));
         reply.wait().unwrap()
     };
-    assert!(see("boot-1") && see("boot-2") && !see("boot-1"));
+    let see = |boot: &str| observe(boot, "spool-1");
+    let present = || {
+        let machine = store.machine("machine-1").unwrap().unwrap();
+        machine.boots.present().cloned().unwrap()
+    };
+    assert!(see("boot-1") && see("boot-2") && !see("boot-2"));
     assert!(!see(""));
+    // A node's status that lags behind changes nothing; the agent's own word does.
+    assert!(!observe("boot-1", ""));
+    assert_eq!(present(), BootId::new("boot-2"));
+    assert!(see("boot-1"));
+    assert_eq!(present(), BootId::new("boot-1"));
+    assert!(see("boot-2"));
+    assert_eq!(present(), BootId::new("boot-2"));
     let machine = store.machine("machine-1").unwrap().unwrap();
-    assert_eq!(machine.boots.present(), Some(&BootId::new("boot-2")));
     assert_eq!(machine.spool, "spool-1");
     let mut later = healthy(1);
     later.order = Some(order("boot-2", "spool-1", 1));

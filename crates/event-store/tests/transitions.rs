@@ -103,6 +103,24 @@ fn an_incident_opens_changes_and_closes_with_all_that_belongs_to_it() {
         None
     );
     assert_eq!(store.machine("machine-1").unwrap().unwrap().holds, [hold]);
+    // Without an incident they change alone, under the leadership that holds.
+    let put = |fencing: u64| {
+        store
+            .holds_put("machine-1", Vec::new(), fencing, at(3))
+            .wait()
+    };
+    let current = store.fencing().unwrap();
+    assert!(matches!(put(current + 1), Err(WriteError::Fenced { .. })));
+    assert_eq!(store.machine("machine-1").unwrap().unwrap().holds.len(), 1);
+    put(current).unwrap();
+    assert!(
+        store
+            .machine("machine-1")
+            .unwrap()
+            .unwrap()
+            .holds
+            .is_empty()
+    );
     let all = store
         .transitions(TransitionsOf::Incident(&id), 0, 10)
         .unwrap();

@@ -270,6 +270,7 @@ impl Module {
             decision = with_permit;
             stored
         } else {
+            self.let_others_pass(name, observed);
             let taken = TakenRecord::default();
             self.store(&decision, observed, &taken, Vec::new(), now)
         };
@@ -288,6 +289,8 @@ impl Module {
                     return Err(error.into());
                 }
             }
+        } else {
+            self.store_holds(&decision, observed, now).await?;
         }
         self.after_store(name, observed, decision, now).await
     }
@@ -384,6 +387,32 @@ impl Module {
         }
         let changed = decision.incident.is_some() || decision.transition.is_some();
         Ok(if changed { Next::Again } else { Next::Done })
+    }
+
+    /// A withheld node that does not ask, because a person paused it or its faults are held, must
+    /// not hold up those behind it.
+    fn let_others_pass(&self, name: &NodeName, observed: &Observed) {
+        let Some(incident) = &observed.incident else {
+            return;
+        };
+        if self.breaker.lock().pass_over(&incident.pool, name) {
+            self.breaker.changed.notify_one();
+        }
+    }
+
+    /// Keeps the holds of a decision that changes no incident: what has closed once is new again.
+    async fn store_holds(
+        &self,
+        decision: &Decision,
+        observed: &Observed,
+        now: Timestamp,
+    ) -> Result<(), WriteError> {
+        let (Some(holds), Some(node)) = (&decision.holds, &observed.node) else {
+            return Ok(());
+        };
+        let Context { store, fencing, .. } = &self.context;
+        let kept = store.holds_put(node.machine(), holds.clone(), *fencing, now);
+        kept.await
     }
 
     /// When the event of a position was made; none if it is not stored any more.

@@ -18,8 +18,9 @@ use crate::nodes;
 pub(super) const REFUSALS: u32 = 5;
 /// First pause after a failed write; it doubles.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause after failed writes.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Longest pause after failed writes, before its random part: how long a node waits when an outage
+/// is over.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Longest time for a direct read of a node.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -194,9 +194,12 @@ impl ReportService {
         Ok((self.may_ask(node, pair), Vec::new()))
     }
 
-    /// Whether everything up to the report's number is stored here.
+    /// Whether everything up to the report's number is stored here, or was acknowledged and won't
+    /// come again: a store that was lost, or restored from an older copy, has it from the list.
     fn is_caught_up(&self, node: &NodeName, report: &ReportRequest) -> Result<bool, Status> {
-        if report.last_number == 0 {
+        let spool = report.spool.as_ref();
+        let nothing_to_send = spool.is_some_and(|spool| spool.oldest.is_none());
+        if report.last_number == 0 || nothing_to_send {
             return Ok(true);
         }
         let stored = self

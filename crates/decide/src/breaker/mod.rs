@@ -56,6 +56,8 @@ pub struct PoolState {
     pub waiting: BTreeMap<NodeName, Waiting>,
     /// Those of them that go by turn, in order.
     pub queue: BTreeSet<(Timestamp, NodeName)>,
+    /// Those of the waiting that are passed over until they ask again.
+    pub passed_over: BTreeSet<NodeName>,
     /// Times at which waiting nodes were let through by turn, oldest first; within the window.
     pub paced: VecDeque<Timestamp>,
     /// When the first of the present queue went: it goes alone, for a window.
@@ -189,6 +191,14 @@ impl BreakerState {
         }
     }
 
+    /// A waiting node does not want its turn now (it is paused): those behind it go first. It
+    /// keeps its place, and has it again once it asks. Answers whether that is new.
+    pub fn pass_over(&mut self, pool: &str, node: &NodeName) -> bool {
+        let pool = self.pools.get_mut(pool);
+        let pool = pool.filter(|pool| pool.waiting.contains_key(node));
+        pool.is_some_and(|pool| pool.passed_over.insert(node.clone()))
+    }
+
     /// A person's reset: the pool is no longer tripped, and the waiting nodes go by turn. To drop
     /// them instead, ask [`crate::quarantine::RequestKind::DropWithheld`] for each. Answers the
     /// nodes that wait, oldest first.
@@ -301,10 +311,8 @@ impl PoolState {
     }
 
     fn first_paced(&self) -> Option<&NodeName> {
-        let paced = self.waiting.iter().filter(|(_, w)| w.paced);
-        paced
-            .min_by_key(|(node, w)| (w.since, *node))
-            .map(|(n, _)| n)
+        let mut queue = self.queue.iter().map(|(_, node)| node);
+        queue.find(|node| !self.passed_over.contains(*node))
     }
 
     fn wait(&mut self, ask: &Ask<'_>, paced: bool) {
@@ -322,6 +330,7 @@ impl PoolState {
     fn leave(&mut self, node: &NodeName) {
         if let Some(waiting) = self.waiting.remove(node) {
             self.queue.remove(&(waiting.since, node.clone()));
+            self.passed_over.remove(node);
         }
     }
 

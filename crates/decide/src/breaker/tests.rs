@@ -114,6 +114,40 @@ fn row_105_a_reset_closes_a_tripped_pool() {
 }
 
 #[test]
+fn a_node_that_does_not_want_its_turn_is_passed_over_and_keeps_its_place() {
+    let (mut state, config) = (BreakerState::default(), rate_only());
+    let asks = |state: &mut BreakerState, number: usize, now: i64| {
+        let node = node(number);
+        let ask = Ask {
+            paced: true,
+            opened_at: at(i64::try_from(number).unwrap()),
+            ..asking(&node, 10)
+        };
+        state.take(&config, &ask, at(now))
+    };
+    let turn = |state: &mut BreakerState, now: i64| state.due(&config, POOL, 10, at(now)).node;
+    assert_eq!(
+        asks(&mut state, 0, 10),
+        Permit::Taken,
+        "alone in its window"
+    );
+    for number in [1, 2, 3] {
+        assert_eq!(asks(&mut state, number, 10), Permit::Pace);
+    }
+    assert_eq!(turn(&mut state, 311), Some(node(1)));
+    assert!(state.pass_over(POOL, &node(1)));
+    assert!(!state.pass_over(POOL, &node(1)), "known already");
+    assert!(!state.pass_over(POOL, &node(7)), "it does not wait");
+    assert_eq!(turn(&mut state, 311), Some(node(2)));
+    assert_eq!(asks(&mut state, 2, 311), Permit::Taken);
+    // It asks again before the third: its place is the first still.
+    assert_eq!(asks(&mut state, 1, 312), Permit::Pace);
+    assert_eq!(turn(&mut state, 612), Some(node(1)));
+    assert_eq!(asks(&mut state, 1, 612), Permit::Taken);
+    assert_eq!(turn(&mut state, 912), Some(node(3)));
+}
+
+#[test]
 fn row_106_after_the_window_the_rate_is_free_again() {
     row_112_after_a_reset_and_the_window_nothing_trips();
 }

@@ -58,7 +58,7 @@ run() {
   input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
   printf 'fuzz: %-18s FINDING after %s runs: %s\n' "$target" "${runs:-?}" \
     "$(grep -m 1 -E 'panicked|ERROR|Sanitizer' "$log" || tail -n 1 "$log")"
-  grep -A 1 -m 1 panicked "$log" | sed -n 2p
+  sed -n '/panicked at/{n;s/^/  /p;q}' "$log"
   printf '  whole output: %s\n  again: %s %s\n' "$log" "$cache/target/$host/release/$target" \
     "${input:-(no input was kept)}"
   return 1

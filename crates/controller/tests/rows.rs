@@ -245,11 +245,11 @@ async fn row_093_124_a_clean_node_stays_as_it_is_when_it_is_released_or_healthy(
     let (labels, mut annotations) = metadata(&after);
     annotations.remove("warden.dev/conditions");
     assert_eq!((labels, annotations), before);
-    let none = event_store::IncidentFilter {
+    let filter = event_store::IncidentFilter {
         node: Some(node),
         ..event_store::IncidentFilter::default()
     };
-    let incidents = controller.context.store.incidents(&none, 1).unwrap();
+    let incidents = controller.context.store.incidents(&filter, 1).unwrap();
     assert!(incidents.is_empty(), "no status: {incidents:?}");
     // The same node is taken out for a real fault.
     quarantined_by_xid(&cluster, &controller, "r-clean", "1").await;

@@ -389,11 +389,6 @@ async fn wait_and_take(kube: Kube, settings: Settings) -> Result<Lease, LeaseErr
             let is_new = found.is_none();
             match take(&kube, &settings, found).await {
                 Ok(lease) => return Ok(lease),
-                // Another one was faster, or the answer was lost: look again.
-                Err(CallError::Changed { .. } | CallError::Unavailable { .. }) => {
-                    tokio::time::sleep(LOOK).await;
-                    continue;
-                }
                 // It can't be missing what is just being made.
                 Err(CallError::NotFound { .. }) if is_new => {
                     return Err(LeaseError::NoNamespace {
@@ -401,8 +396,13 @@ async fn wait_and_take(kube: Kube, settings: Settings) -> Result<Lease, LeaseErr
                         namespace: settings.namespace.clone(),
                     });
                 }
-                // Somebody deleted it in between.
-                Err(CallError::NotFound { .. }) => {
+                // Another one was faster, it was deleted in between, or the answer was lost: look
+                // again.
+                Err(
+                    CallError::Changed { .. }
+                    | CallError::Unavailable { .. }
+                    | CallError::NotFound { .. },
+                ) => {
                     tokio::time::sleep(LOOK).await;
                     continue;
                 }

@@ -150,8 +150,7 @@ impl Step<'_> {
         } else {
             format!(": {outcome}")
         };
-        self.view
-            .line(&format!("  {mark} {}{outcome} {time}", self.what));
+        View::line(&format!("  {mark} {}{outcome} {time}", self.what));
         took
     }
 }

@@ -91,8 +91,9 @@ pub(crate) fn count(root: &Path) -> anyhow::Result<Rows> {
 
 /// Names of functions directly below a test attribute.
 fn test_names(text: &str) -> impl Iterator<Item = &str> {
-    text.split("#[test]")
-        .chain(text.split("#[tokio::test"))
+    let after = |attribute| text.split(attribute).skip(1);
+    after("#[test]")
+        .chain(after("#[tokio::test"))
         .filter_map(|after| {
             let name = after.split("fn ").nth(1)?;
             name.split(['(', '<']).next()

@@ -25,7 +25,8 @@ pub(crate) fn misplaced(root: &Path) -> anyhow::Result<Vec<String>> {
             || shown.starts_with("crates/testbed")
             || shown.starts_with("tests/")
             || shown.starts_with("bench/")
-            || shown.contains("/tests");
+            || shown.contains("/tests")
+            || shown.ends_with("_tests.rs");
         if exempt {
             continue;
         }

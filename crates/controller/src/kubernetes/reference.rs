@@ -13,6 +13,8 @@ use super::{Call, CallError, Kube};
 
 /// Between looks: installing or removing the reference is a matter of minutes.
 const LOOK: Duration = Duration::from_mins(1);
+/// The same until the first answer: what waits for it should not wait for long.
+const FIRST_LOOKS: Duration = Duration::from_secs(1);
 /// Longest time for one look.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -46,6 +48,7 @@ impl Program {
 pub struct Reference {
     program: Program,
     runs: Arc<AtomicBool>,
+    is_known: Arc<AtomicBool>,
 }
 
 #[derive(Deserialize)]
@@ -71,12 +74,22 @@ impl Reference {
         Self {
             program,
             runs: Arc::new(AtomicBool::new(true)),
+            is_known: Arc::new(AtomicBool::new(false)),
         }
     }
 
     /// Whether it runs.
     pub fn runs(&self) -> bool {
         self.runs.load(Ordering::Relaxed)
+    }
+
+    /// Between looks.
+    pub fn pause(&self) -> Duration {
+        if self.is_known.load(Ordering::Relaxed) {
+            LOOK
+        } else {
+            FIRST_LOOKS
+        }
     }
 
     /// Looks once. If that is refused it counts as running; if there is no answer, what was known
@@ -105,6 +118,7 @@ impl Reference {
             }
             Err(_) => return,
         };
+        self.is_known.store(true, Ordering::Relaxed);
         if self.runs.swap(runs, Ordering::Relaxed) != runs {
             info!(program = name, runs, "a program of the reference");
         }
@@ -113,7 +127,7 @@ impl Reference {
     /// Looks again and again.
     pub async fn watch(&self, kube: &Kube) {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(self.pause()).await;
             self.look(kube).await;
         }
     }

@@ -21,8 +21,6 @@ pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause after failed writes, before its random part: how long a node waits when an outage
 /// is over.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Between looks while the reference's own quarantine runs.
-const REFERENCE_PAUSE: Duration = Duration::from_secs(30);
 /// Longest time for a direct read of a node.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -52,7 +50,9 @@ impl Module {
                 said::blocked(&self.context.metrics, &node.name, blocked);
                 match blocked {
                     Blocked::NotLeading => self.wake_in(&node.name, FIRST_PAUSE),
-                    Blocked::ReferenceRuns => self.wake_in(&node.name, REFERENCE_PAUSE),
+                    Blocked::ReferenceRuns => {
+                        self.wake_in(&node.name, self.apply.reference.pause());
+                    }
                     // A change of the node wakes; dry run lasts as long as the process.
                     Blocked::DryRun | Blocked::Paused => {}
                 }

@@ -244,9 +244,10 @@ fn on_the_node(facts: &Facts) -> impl Iterator<Item = Line> {
         .iter()
         .flat_map(|object| &object.blocked_by);
     let line = |block: &String| match block.split_once(' ').unwrap_or((block, "")) {
-        ("paused", _) => "Paused by annotation warden.dev/pause: nothing new is started here; \
-                          release still happens."
-            .to_owned(),
+        ("paused", _) => format!(
+            "Paused by annotation {}pause: nothing new is started here; release still happens.",
+            health_event::keys::PREFIX
+        ),
         ("opted_out", _) => {
             "Opted out by label k8saas.nvidia.com/ManagedByNVSentinel=false: rules \
                              do not match here; an open incident still ends."

@@ -1,4 +1,9 @@
 //! End to end: the programs as they are shipped, on a real control plane, and `kill -9`.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the helpers of a test fail it, as the test itself does"
+)]
 
 mod alone;
 mod crash;

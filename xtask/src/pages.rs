@@ -63,7 +63,7 @@ fn configuration() -> String {
             &[
                 &key.key,
                 &format!("`{}`", key.default),
-                &key.allowed,
+                key.allowed,
                 key.help,
             ],
         );

@@ -129,7 +129,7 @@ impl Node {
     /// changes.
     ///
     /// # Errors
-    /// [`Refusal`].
+    /// `Refusal`.
     pub fn patched(&self, write: &NodeWrite) -> Result<Self, Refusal> {
         self.test(write)?;
         let mut next = self.clone();

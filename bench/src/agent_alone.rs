@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use e2e::{Agent, KernelLog};
 
-use crate::kmsg::{self, DOMAIN, Ring, xid_line};
+use crate::kmsg::{self, DOMAIN, Ring, Unlimited, xid_line};
 use crate::process::Usage;
 use crate::report::Row;
 use crate::standin::{Came, StandIn};
@@ -204,15 +204,16 @@ async fn kmsg_flood(folder: &Path, lines: usize, speed: Option<f64>) -> anyhow::
         .settled(DEADLINE)
         .await
         .map_err(|error| error.context(agent.log_tail()))?;
+    let mut log = Unlimited::open()?;
     for index in WARM_UP {
-        kmsg::write(&flood_line(index))?;
+        log.write(&flood_line(index))?;
     }
     self::arrived(&mut server).await;
     let before = Usage::of(agent.id().unwrap_or_default())?;
     let counted = records_read(address).await?;
     let first = kmsg::next_sequence()?;
     let written = tokio::task::spawn_blocking(move || {
-        kmsg::flood(lines, speed, |index| kmsg::write(&flood_line(index)))
+        kmsg::flood(lines, speed, |index| log.write(&flood_line(index)))
     });
     let (took, arrived) = futures::join!(written, arrived(&mut server));
     let (took, after) = (took??, Usage::of(agent.id().unwrap_or_default())?);

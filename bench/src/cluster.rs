@@ -61,11 +61,15 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts all of it with that many nodes.
+    /// Starts all of it with that many nodes; `settings` is more TOML for the controller.
     ///
     /// # Errors
     /// Something does not start; the text has the end of its log.
-    pub(crate) async fn start(nodes: usize, audit_log: bool) -> anyhow::Result<Self> {
+    pub(crate) async fn start(
+        nodes: usize,
+        audit_log: bool,
+        settings: &str,
+    ) -> anyhow::Result<Self> {
         let testbed = Testbed::start(Options {
             nodes,
             audit_log,
@@ -87,7 +91,7 @@ impl Cluster {
         let kubeconfig = testbed.kubeconfig_for_user(CONTROLLER_USER, &["system:masters"])?;
         let folder = testbed.folder().join("warden");
         let options = ControllerOptions {
-            extra: SETTINGS.to_owned(),
+            extra: format!("{SETTINGS}{settings}\n"),
             insecure: false,
             kubeconfig: Some(kubeconfig),
             ..ControllerOptions::default()

@@ -203,10 +203,13 @@ pub(crate) fn fault(healthy: bool, round: usize) -> HealthEvent {
     }
 }
 
-/// A fault that becomes a Kubernetes Event and nothing else, or its end.
+/// A fault that becomes a Kubernetes Event and nothing else, or its end. Each round has another
+/// device: one that comes and goes again and again is flapping, and held open.
 fn remark(healthy: bool, round: usize) -> HealthEvent {
+    let pci = format!("0000:{:02x}:{:02x}", round / 32 % 256, round % 32);
     HealthEvent {
         recommended_action: RecommendedAction::None,
+        entities: vec![Entity::new("PCI", &pci)],
         ..xid("31", healthy, round)
     }
 }

@@ -61,6 +61,58 @@ pub(crate) fn write(line: &str) -> anyhow::Result<()> {
         .context("writing to /dev/kmsg")
 }
 
+/// Lifts the kernel's limit of user writes (10 in 5 s for each open file) as long as it lives: to
+/// open the log anew for each line is too slow for a flood.
+#[derive(Debug)]
+pub(crate) struct Unlimited {
+    before: String,
+    log: File,
+}
+
+/// `ratelimit`, `on` or `off`.
+const LIMIT: &str = "/proc/sys/kernel/printk_devkmsg";
+
+impl Unlimited {
+    /// Lifts it for the whole machine and opens the log.
+    ///
+    /// # Errors
+    /// The kernel was started with a fixed setting, or the log can't be opened.
+    pub(crate) fn open() -> anyhow::Result<Self> {
+        let before = std::fs::read_to_string(LIMIT).with_context(|| format!("reading {LIMIT}"))?;
+        // The kernel takes the word only with its newline.
+        std::fs::write(LIMIT, "on\n").with_context(|| format!("writing {LIMIT}"))?;
+        // A file keeps the limit that stood when it was opened.
+        let log = OpenOptions::new()
+            .write(true)
+            .open("/dev/kmsg")
+            .context("opening /dev/kmsg to write");
+        match log {
+            Ok(log) => Ok(Self { before, log }),
+            Err(error) => {
+                std::fs::write(LIMIT, &before).ok();
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes one record.
+    ///
+    /// # Errors
+    /// The log can't be written.
+    pub(crate) fn write(&mut self, line: &str) -> anyhow::Result<()> {
+        self.log
+            .write_all(format!("<6>{line}\n").as_bytes())
+            .context("writing to /dev/kmsg")
+    }
+}
+
+impl Drop for Unlimited {
+    fn drop(&mut self) {
+        // What can't be put back now could not be changed before.
+        std::fs::write(LIMIT, &self.before).ok();
+    }
+}
+
 /// A thread in a blocking read of the log: tells when each line came that contains `pattern`.
 ///
 /// # Errors

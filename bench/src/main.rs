@@ -82,6 +82,9 @@ pub(crate) struct Args {
     /// Folder of the stores of this run, on the disk that counts [default: in target].
     #[arg(long)]
     scratch: Option<PathBuf>,
+    /// More TOML for the controller, to try out what a setting does.
+    #[arg(long, default_value = "")]
+    settings: String,
     /// Don't write a file under bench/results.
     #[arg(long)]
     no_file: bool,

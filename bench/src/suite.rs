@@ -57,7 +57,7 @@ impl<'a> Suite<'a> {
         )
         .await;
         self.measure(Group::Memory, "controller idle, no nodes", async {
-            let cluster = Cluster::start(0, false).await?;
+            let cluster = Cluster::start(0, false, &args.settings).await?;
             let time = args.pick(Duration::from_mins(1), Duration::from_secs(2));
             let row = idle::controller(&cluster, "no nodes", time, false).await?;
             Ok(vec![row])
@@ -73,7 +73,7 @@ impl<'a> Suite<'a> {
             Group::Burst,
         ];
         if needs.iter().any(|group| args.wants(*group)) {
-            match incident::observe().await {
+            match incident::observe(&args.settings).await {
                 Ok(incident) => self.with_incident(&incident).await,
                 Err(error) => {
                     let what = "API calls an incident, latencies and bursts";
@@ -122,7 +122,7 @@ impl<'a> Suite<'a> {
         let (socket, ill, stormy) = (take(sockets), take(10), take(stormy));
         let quiet = take(1).remove(0);
         let prepared = async {
-            let cluster = Cluster::start(next, false).await?;
+            let cluster = Cluster::start(next, false, &args.settings).await?;
             let raw = targets(&cluster, &raw).await?;
             anyhow::Ok((cluster, raw))
         };
@@ -170,7 +170,7 @@ impl<'a> Suite<'a> {
         let nodes = args.pick(1_000, 20);
         let what = "a fleet: bursts, release, controller's memory";
         let prepared = async {
-            let cluster = Cluster::start(nodes + 1, false).await?;
+            let cluster = Cluster::start(nodes + 1, false, &args.settings).await?;
             let names = names(0..nodes + 1);
             let fleet = fleet::connect(&cluster, &names).await?;
             let raw = targets(&cluster, &names[..nodes]).await?;

@@ -166,6 +166,21 @@ async fn the_fault_of_a_monitor_that_died_stays_through_a_reboot_until_a_person_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_kernel_log_fault_of_another_monitor_ends_with_a_reboot() {
+    let stage = Stage::shared().await;
+    let mut machine = stage.machine("kernel-monitor").await;
+    let mut fault = fatal(checks::XID, "79", "0");
+    fault.agent = checks::SYSLOG_AGENT.to_owned();
+    machine.monitor.say(fault).await.unwrap();
+    stage.out(&machine).await;
+    machine
+        .reboot(&stage.testbed, &stage.controller)
+        .await
+        .unwrap();
+    stage.released(&machine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_lost_its_spool_takes_its_fault_over_before_it_settles() {
     let stage = Stage::shared().await;
     let mut machine = stage.machine_with("spool-lost", KernelLog::Pipe).await;

@@ -45,7 +45,7 @@ fuzz: setup ## Fuzz every parser of outside text: make fuzz FUZZ_SECONDS=3600
 lint: setup ## Check format, lints, documentation, dependencies and licences
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets -- -D warnings
-	@RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
+	@RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' cargo doc --workspace --no-deps --quiet
 	@PATH="$$(scripts/lint-tools.sh cargo-deny):$$PATH" cargo deny check bans licenses sources
 
 audit: setup ## Check dependencies for known vulnerabilities (fetches the RustSec database from GitHub)

@@ -17,6 +17,7 @@ use crate::retention::live_bytes;
 use crate::rows::{
     CONSUMER, FAULT, OPEN, consumer, event, fault, fault_id, incident, node, transition,
 };
+use crate::startup::keep_prepared;
 use crate::store::EventStore;
 use crate::types::{
     AssertedFault, Consumer, IncidentFilter, LastOrder, Machine, Stats, StoredEvent, StoredFault,
@@ -66,6 +67,7 @@ impl Readers {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.path, flags)?;
         connection.busy_timeout(Duration::from_secs(5))?;
+        keep_prepared(&connection)?;
         connection.pragma_update(None, "query_only", true)?;
         connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
         Ok(connection)

@@ -157,7 +157,11 @@ impl BreakerState {
             pool.wait(ask, paced);
             return Permit::Withheld(bound);
         }
-        let reached = pool.reached(config, ask.pool_size);
+        // A node that the window counts already raises the rate no further.
+        let counted = pool.newly.contains_key(ask.node);
+        let reached = pool
+            .reached(config, ask.pool_size)
+            .filter(|bound| !counted || *bound == Bound::Level);
         if paced {
             pool.wait(ask, true);
             let first = pool.first_paced() == Some(ask.node);

@@ -74,6 +74,21 @@ fn bounds_are_the_reference_s_examples() {
 }
 
 #[test]
+fn a_node_that_the_window_counts_already_does_not_trip_the_pool_when_it_falls_ill_again() {
+    let (mut state, config) = (BreakerState::default(), rate_only());
+    for number in 0..2 {
+        assert_eq!(take(&mut state, &config, number, 4, 0), Permit::Taken);
+    }
+    state.release(POOL, &node(0));
+    assert_eq!(take(&mut state, &config, 0, 4, 10), Permit::Taken);
+    assert!(!is_tripped(&state));
+    assert_eq!(
+        take(&mut state, &config, 2, 4, 20),
+        Permit::Withheld(Bound::Rate)
+    );
+}
+
+#[test]
 fn a_number_caps_and_the_least_number_of_nodes_is_always_allowed() {
     let config = Config {
         level_nodes: Some(500),

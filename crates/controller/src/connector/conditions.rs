@@ -7,6 +7,7 @@ use std::time::Duration;
 use decide::connector::{Condition, Limits, StatusWrite, View};
 use event_store::ReadError;
 use health_event::NodeName;
+use health_event::incident::{Incident, QuarantineStatus};
 use jiff::Timestamp;
 use k8s_api::{ConditionList, names};
 use serde_json::{Value, json};
@@ -28,6 +29,10 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// How long a write stands back for the quarantine's. Two writes of one node at once cost the API
+/// server a repetition of the loser, and a cordon must not be the loser: it was 6 ms late. A cordon
+/// is answered within 15 ms in nine of ten cases.
+const STAND_BACK: Duration = Duration::from_millis(20);
 /// Name of the module.
 pub(super) const MODULE: &str = "connector";
 
@@ -42,6 +47,8 @@ pub(super) struct Conditions {
     pub(super) workers: Workers,
     /// Nodes whose write is not seen yet, or failed.
     pub(super) writes: Mutex<HashMap<NodeName, LastWrite>>,
+    /// Nodes whose write stands back for the quarantine's, and since when.
+    pub(super) standing_back: Mutex<HashMap<NodeName, Timestamp>>,
 }
 
 /// What became of a node's last write.
@@ -95,6 +102,7 @@ impl Conditions {
         let Some(node) = self.context.nodes.get(name) else {
             self.healthy.forget(name);
             self.lock().remove(name);
+            self.no_longer_stands_back(name);
             return Ok(());
         };
         if self.waits_for_watch(&node) {
@@ -102,6 +110,11 @@ impl Conditions {
         }
         let write = self.decide(&node)?;
         if write.is_empty() {
+            self.no_longer_stands_back(name);
+            return Ok(());
+        }
+        if let Some(until) = self.stands_back(name, Timestamp::now())? {
+            self.workers.wake_at(name, until);
             return Ok(());
         }
         let deadline = self
@@ -164,6 +177,41 @@ impl Conditions {
             self.limits,
             Timestamp::now(),
         ))
+    }
+
+    fn no_longer_stands_back(&self, name: &NodeName) {
+        self.standing_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(name);
+    }
+
+    /// Until when the write stands back; none if it may go. It may once the quarantine has moved
+    /// and come to rest, and at the latest after [`STAND_BACK`].
+    fn stands_back(&self, name: &NodeName, now: Timestamp) -> Result<Option<Timestamp>, ReadError> {
+        let quarantine = &self.context.config.quarantine;
+        if !quarantine.enabled || quarantine.dry_run {
+            return Ok(None);
+        }
+        let incidents = self.context.store.open_incidents_of(name)?;
+        let mut standing_back = self
+            .standing_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let since = *standing_back.entry(name.clone()).or_insert(now);
+        let until = since.saturating_add(STAND_BACK).unwrap_or(Timestamp::MAX);
+        let rests = |incident: &Incident| match incident.quarantine {
+            QuarantineStatus::Applying | QuarantineStatus::Releasing(_) => false,
+            QuarantineStatus::Withheld(_)
+            | QuarantineStatus::Observed
+            | QuarantineStatus::Quarantined
+            | QuarantineStatus::Closed(_) => incident.since >= since,
+        };
+        if now < until && !incidents.iter().any(rests) {
+            return Ok(Some(until));
+        }
+        standing_back.remove(name);
+        Ok(None)
     }
 
     /// Whether the watch has not shown our last write yet: what it shows is older.

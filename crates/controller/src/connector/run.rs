@@ -81,6 +81,7 @@ pub async fn run(context: Context, leadership: Leadership) -> Result<(), Connect
         reference_types: facts::reference_types(),
         workers: workers.clone(),
         writes: Mutex::new(HashMap::new()),
+        standing_back: Mutex::new(HashMap::new()),
     });
     if config.conditions {
         for node in context.nodes.names() {

@@ -125,8 +125,10 @@ impl<'a> Lane<'a> {
     /// It does not start.
     pub async fn start(testbed: &'a Testbed, name: &str) -> anyhow::Result<Self> {
         // The Lease of a killed controller has to run out, which adds seconds to each run; the
-        // store's lock guards here. Bounds and delays are not what these runs are about.
-        let extra = "[lease]\nenabled = false\n[quarantine]\nfirst_action_delay = \"0s\"\n\
+        // store's lock guards here. Bounds and delays are not what these runs are about. Agents
+        // report often, so that each run has a report that is compared.
+        let extra = "[lease]\nenabled = false\n[reports]\ninterval = \"2s\"\n\
+                     agent_silent = false\n[quarantine]\nfirst_action_delay = \"0s\"\n\
                      [quarantine.circuitBreaker]\nenabled = false\n";
         let options = ControllerOptions {
             extra: extra.to_owned(),
@@ -178,6 +180,10 @@ impl<'a> Lane<'a> {
         };
         let outcome = run.await.with_context(|| format!("crash of the {crash}"));
         machine.agent.kill();
+        if outcome.is_err() {
+            // Whatever it was: the next run begins with a controller that runs and is not armed.
+            self.controller.restart().await?;
+        }
         outcome.with_context(|| format!("logs of {}", machine.name))
     }
 

@@ -1,6 +1,8 @@
 //! Every point at which a program can die, one run each, and random moments. Each test has a
 //! control plane of its own: a controller that comes back looks at all nodes.
 
+use std::time::Instant;
+
 use e2e::crash::{Crash, Lane, Victim, When};
 use testbed::{Options, Testbed};
 
@@ -23,8 +25,8 @@ async fn testbed() -> Testbed {
 async fn an_agent_that_dies_at_any_point_loses_and_repeats_nothing() {
     let testbed = testbed().await;
     let mut lane = Lane::start(&testbed, "points").await.unwrap();
-    let mut failed = Vec::new();
     for point in agent::crash::POINTS.into_iter().chain(LATER) {
+        let started = Instant::now();
         // Room is made in a full spool only.
         let run = if point.starts_with("spool.compact") {
             lane.run_spool_full(point).await
@@ -35,18 +37,17 @@ async fn an_agent_that_dies_at_any_point_loses_and_repeats_nothing() {
             };
             lane.run(crash).await.map(drop)
         };
-        println!("{point}: {}", if run.is_ok() { "ok" } else { "failed" });
-        failed.extend(run.err().map(|error| format!("{point}: {error:#}")));
+        println!("{point}: {} s", started.elapsed().as_secs());
+        run.unwrap_or_else(|error| panic!("{point}: {error:#}"));
     }
-    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_that_dies_at_any_point_loses_and_repeats_nothing() {
     let testbed = testbed().await;
     let mut lane = Lane::start(&testbed, "points").await.unwrap();
-    let mut failed = Vec::new();
     for point in controller::crash::POINTS {
+        let started = Instant::now();
         // A list is asked for only where the sets of asserted faults differ.
         let run = if point == "report.after-close" {
             lane.run_store_lost(point).await
@@ -57,10 +58,9 @@ async fn a_controller_that_dies_at_any_point_loses_and_repeats_nothing() {
             };
             lane.run(crash).await.map(drop)
         };
-        println!("{point}: {}", if run.is_ok() { "ok" } else { "failed" });
-        failed.extend(run.err().map(|error| format!("{point}: {error:#}")));
+        println!("{point}: {} s", started.elapsed().as_secs());
+        run.unwrap_or_else(|error| panic!("{point}: {error:#}"));
     }
-    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,10 +69,8 @@ async fn a_kill_at_any_moment_loses_and_repeats_nothing() {
     let mut lane = Lane::start(&testbed, "random").await.unwrap();
     let first = u64::from(std::process::id());
     println!("seeds {first} to {}", first + RANDOM_RUNS - 1);
-    let mut failed = Vec::new();
     for seed in first..first + RANDOM_RUNS {
         let run = lane.run(Crash::random(seed)).await;
-        failed.extend(run.err().map(|error| format!("seed {seed}: {error:#}")));
+        run.unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
     }
-    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }

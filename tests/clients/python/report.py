@@ -50,9 +50,14 @@ def publish(stub, socket, batch, first_timeout):
     for attempt in range(1, TRIES + 1):
         if not os.path.exists(socket):
             return "SOCKET_MISSING", attempt
+        call = stub.HealthEventOccurredV1.future(batch)
         try:
-            stub.HealthEventOccurredV1(batch, timeout=first_timeout if attempt == 1 else None)
+            call.result(timeout=first_timeout if attempt == 1 else None)
             return "OK", attempt
+        except grpc.FutureTimeoutError:
+            # Given up here only: the service does not know of this deadline.
+            call.cancel()
+            print(f"try {attempt} of {TRIES}: no answer", file=sys.stderr, flush=True)
         except grpc.RpcError as error:
             if error.code() not in RETRYABLE or attempt == TRIES:
                 return error.code().name, attempt

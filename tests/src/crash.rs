@@ -83,8 +83,9 @@ impl Crash {
         } else {
             Victim::Controller
         };
-        // A run without a crash takes about 1.5 s from its first send to the release.
-        let when = When::After(Duration::from_millis((bits >> 1) % 1_500));
+        // Without a crash the client is done in about 550 ms; a kill later than that meets only
+        // what the programs still have to do.
+        let when = When::After(Duration::from_millis((bits >> 1) % 600));
         Self { victim, when }
     }
 }
@@ -104,6 +105,8 @@ pub struct Outcome {
     pub acknowledged: usize,
     /// Tries beyond the first.
     pub retries: u32,
+    /// Whether the client was still sending when the program died.
+    pub amid: bool,
     /// First send to release.
     pub took: Duration,
 }
@@ -169,12 +172,14 @@ impl<'a> Lane<'a> {
         let writer = self.write(&machine);
         let run = async {
             self.die(crash, &mut machine).await?;
+            let amid = !writer.is_finished();
             self.start_again(crash.victim, &mut machine).await?;
             let sent = writer.await.context("the client panicked")??;
             self.check(&machine, &sent).await?;
             anyhow::Ok(Outcome {
                 acknowledged: sent.list.len(),
                 retries: sent.retries,
+                amid,
                 took: started.elapsed(),
             })
         };

@@ -127,17 +127,18 @@ fn summary(lines: &[Line], took: Duration) -> anyhow::Result<String> {
     writeln!(text, "{} at random moments, {}.\n", lines.len(), now.date())?;
     writeln!(
         text,
-        "| who died | runs | failed | acknowledged | tries more |"
+        "| who died | runs | failed | amid the sends | acknowledged | tries more |"
     )?;
-    writeln!(text, "|---|---|---|---|---|")?;
+    writeln!(text, "|---|---|---|---|---|---|")?;
     for (victim, name) in [(Victim::Agent, "agent"), (Victim::Controller, "controller")] {
         let of = || lines.iter().filter(|line| line.crash.victim == victim);
         let good = || of().filter_map(|line| line.outcome.as_ref().ok());
         writeln!(
             text,
-            "| {name} | {} | {} | {} | {} |",
+            "| {name} | {} | {} | {} | {} | {} |",
             of().count(),
             of().count() - good().count(),
+            good().filter(|outcome| outcome.amid).count(),
             good().map(|outcome| outcome.acknowledged).sum::<usize>(),
             good().map(|outcome| outcome.retries).sum::<u32>()
         )?;

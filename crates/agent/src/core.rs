@@ -132,12 +132,19 @@ impl Core {
     pub async fn next(&self, limit: usize) -> Result<Next, SpoolError> {
         let limit = limit.clamp(1, BATCH_EVENTS);
         let asked = self.lock().next(limit);
-        let view = match asked {
-            Ok(next) => return Ok(next),
-            Err(view) => view,
+        let next = match asked {
+            Ok(next) => next,
+            Err(view) => {
+                let read = self.spool.read(view.after, limit).await?;
+                self.lock().merge(read, view, limit)
+            }
         };
-        let read = self.spool.read(view.after, limit).await?;
-        Ok(self.lock().merge(read, view, limit))
+        if let Next::Batch(batch) = &next
+            && let Some((last, _)) = batch.last()
+        {
+            self.spool.give_out(*last);
+        }
+        Ok(next)
     }
 
     /// The controller has everything up to this number.

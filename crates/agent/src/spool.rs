@@ -17,7 +17,7 @@ mod refused;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
@@ -201,6 +201,8 @@ pub struct Spool {
     commands: SyncSender<Command>,
     /// Commands that the thread has not taken yet.
     waiting: Arc<AtomicUsize>,
+    /// Last number given out to be sent.
+    given_out: Arc<AtomicU64>,
 }
 
 /// The running thread.
@@ -225,14 +227,17 @@ impl Spool {
         let folder = folder.to_owned();
         let waiting = Arc::new(AtomicUsize::new(0));
         let taken = Arc::clone(&waiting);
+        let given_out = Arc::new(AtomicU64::new(0));
+        let under_way = Arc::clone(&given_out);
         let thread = std::thread::Builder::new()
             .name("spool".into())
             .stack_size(256 * 1024)
-            .spawn(move || run(database, &folder, &queue, &done, &taken))
+            .spawn(move || run(database, &folder, &queue, &done, &taken, &under_way))
             .map_err(|_| SpoolError::Thread)?;
         let spool = Self {
             commands: commands.clone(),
             waiting,
+            given_out,
         };
         Ok((spool, SpoolThread { commands, thread }, stored))
     }
@@ -277,6 +282,12 @@ impl Spool {
         if let Err(error) = self.send(command) {
             tracing::warn!(%error, number, "refused event could not be put aside");
         }
+    }
+
+    /// Everything up to this number is under way or was: compaction leaves it alone, or it would be
+    /// delivered and told as lost too.
+    pub fn give_out(&self, number: u64) {
+        self.given_out.fetch_max(number, Ordering::Relaxed);
     }
 
     /// Whether the disk keeps up: whoever can wait should, as long as it does not.
@@ -325,6 +336,7 @@ fn run(
     queue: &Receiver<Command>,
     done: &UnboundedSender<Done>,
     waiting: &AtomicUsize,
+    given_out: &AtomicU64,
 ) {
     let mut missing = false;
     while let Ok(first) = queue.recv() {
@@ -340,7 +352,7 @@ fn run(
             group.len().min(waiting.load(Ordering::Relaxed)),
             Ordering::Relaxed,
         );
-        if !commit(&mut database, folder, group, done, &mut missing) {
+        if !commit(&mut database, folder, group, done, &mut missing, given_out) {
             break;
         }
     }
@@ -355,6 +367,7 @@ fn commit(
     group: Vec<Command>,
     done: &UnboundedSender<Done>,
     missing: &mut bool,
+    given_out: &AtomicU64,
 ) -> bool {
     let mut go_on = true;
     let mut writes = Vec::new();
@@ -388,6 +401,8 @@ fn commit(
         .collect();
     if !writes.is_empty() || through.is_some() {
         let held = writes.iter().map(|w| w.held_through).max().unwrap_or(0);
+        // The sender does not know yet that these are on disk, and may send them from memory.
+        let below = numbers.iter().min().copied().unwrap_or(u64::MAX);
         crash::point("spool.commit.before");
         let result = database.write(&writes, through);
         crash::point("spool.commit.after");
@@ -401,7 +416,8 @@ fn commit(
             },
         );
         if stored {
-            match compact::compact(database, held) {
+            let held = held.max(given_out.load(Ordering::Relaxed));
+            match compact::compact(database, held, below) {
                 Ok(gaps) => gaps
                     .into_iter()
                     .for_each(|(id, gap)| tell(done, Done::Dropped(Some(id), gap))),

@@ -16,19 +16,23 @@ const BETWEEN: &str = "
         SELECT identity, min(number) AS first, max(number) AS newest
         FROM events GROUP BY identity
     ) AS g ON e.identity = g.identity
-    WHERE e.number > ?1 AND e.number <> g.first AND e.number <> g.newest
+    WHERE e.number > ?1 AND e.number < ?2 AND e.number <> g.first AND e.number <> g.newest
     LIMIT 50000";
 
 /// All events of the non-fatal identities with the oldest newest event, an eighth of them.
 const OLDEST: &str = "
     SELECT number FROM events
-    WHERE number > ?1 AND identity IN (
+    WHERE number > ?1 AND number < ?2 AND identity IN (
         SELECT identity FROM events GROUP BY identity HAVING max(fatal) = 0
         ORDER BY max(number) LIMIT 1 + (SELECT count(DISTINCT identity) / 8 FROM events))
     LIMIT 50000";
 
-/// Makes room if the bound is passed.
-pub(super) fn compact(database: &mut Database, held: u64) -> Result<Vec<(i64, Gap)>, SpoolError> {
+/// Makes room if the bound is passed, among the events above `held` and below `below`.
+pub(super) fn compact(
+    database: &mut Database,
+    held: u64,
+    below: u64,
+) -> Result<Vec<(i64, Gap)>, SpoolError> {
     let mut gaps = Vec::new();
     if !database.is_full() {
         return Ok(gaps);
@@ -47,7 +51,7 @@ pub(super) fn compact(database: &mut Database, held: u64) -> Result<Vec<(i64, Ga
             break;
         }
         crash::point("spool.compact.before");
-        gaps.extend(database.remove(select, held, why)?);
+        gaps.extend(database.remove(select, held, below, why)?);
         crash::point("spool.compact.after");
     }
     database.compacted();

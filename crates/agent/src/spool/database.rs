@@ -166,11 +166,13 @@ impl Database {
         }
     }
 
-    /// Removes the events whose numbers `select` gives for `held`, and notes the gap with them.
+    /// Removes the events whose numbers `select` gives between `held` and `below`, and notes the
+    /// gap with them.
     pub(super) fn remove(
         &mut self,
         select: &str,
         held: u64,
+        below: u64,
         why: &str,
     ) -> Result<Vec<(i64, Gap)>, SpoolError> {
         let dropped = self.dropped;
@@ -179,7 +181,7 @@ impl Database {
             let transaction = connection.transaction()?;
             let numbers: Vec<i64> = transaction
                 .prepare(select)?
-                .query_map([sql(held)], |row| row.get(0))?
+                .query_map([sql(held), sql(below)], |row| row.get(0))?
                 .collect::<Result<_, _>>()?;
             let (count, gaps) = take_out(&transaction, &numbers, "spool", why, dropped)?;
             transaction.commit()?;

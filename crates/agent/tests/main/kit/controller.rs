@@ -1,5 +1,6 @@
 //! A gRPC server that takes events and reports as the controller does.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -101,10 +102,13 @@ impl Received {
     /// What the gap records of a source count.
     pub(crate) fn lost(&self, source: &str) -> u64 {
         let gaps = self.of_check("EventsLost");
-        gaps.iter()
+        // One that was sent again, because its answer was late, is the same record.
+        let distinct: BTreeMap<&str, u64> = gaps
+            .iter()
             .filter(|e| e.error_codes == [source])
-            .map(|e| e.metadata["count"].parse::<u64>().unwrap())
-            .sum()
+            .map(|e| (e.id.as_str(), e.metadata["count"].parse().unwrap()))
+            .collect();
+        distinct.values().sum()
     }
 
     /// The detector's state in a report.

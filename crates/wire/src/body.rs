@@ -26,10 +26,7 @@ pub fn decode_body(body: &[u8]) -> Result<HealthEvent, prost::DecodeError> {
 /// SHA-256 of what the event says: everything but its id and its place in the order, which a
 /// second sending may change.
 pub fn content_hash(event: &HealthEvent) -> [u8; 32] {
-    let mut event = event.clone();
-    event.id.clear();
-    event.metadata.remove(keys::ORDER);
-    Sha256::digest(encode_body(&event)).into()
+    Sha256::digest(received_bytes(event.clone().into())).into()
 }
 
 /// What a received event says, as bytes: everything but its id and its place in the order. An

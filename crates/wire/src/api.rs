@@ -13,6 +13,9 @@ pub struct Status {
     pub profile: String,
     /// Whether quarantine only decides and shows.
     pub dry_run: bool,
+    /// What quarantine does: `enforce`, `dry_run` or `off`; empty = the controller does not tell.
+    #[serde(default)]
+    pub quarantine: String,
     /// Whether the whole process is ready.
     pub ready: bool,
     /// One line a part: `store: ready`.
@@ -106,7 +109,8 @@ pub struct NodeObject {
     /// System UUID.
     pub system_uuid: String,
     /// What on the node keeps Warden from acting or from giving the node back: `paused`,
-    /// `opted_out`, `control_plane`, `external_owner KEY=VALUE`.
+    /// `opted_out`, `control_plane` and `protected` (unless `quarantine.allow_protected`),
+    /// `external_owner KEY=VALUE`.
     #[serde(default)]
     pub blocked_by: Vec<String>,
 }
@@ -159,6 +163,9 @@ pub struct Fault {
     pub sender: String,
     /// Incident that it belongs to.
     pub incident: Option<String>,
+    /// Boot of the newest event; empty = its sender does not tell.
+    #[serde(default)]
+    pub boot_id: String,
 }
 
 /// An incident.
@@ -176,6 +183,12 @@ pub struct Incident {
     pub state: String,
     /// What the state waits for, or how it ended; empty = nothing to add.
     pub detail: String,
+    /// What withholds it: `breaker`, `first_action` or `pace`; none = it is not withheld.
+    #[serde(default)]
+    pub withheld_by: Option<String>,
+    /// Nothing is done before this time.
+    #[serde(default)]
+    pub not_before: Option<Timestamp>,
     /// Since when the state holds.
     pub since: Timestamp,
     /// When it opened.

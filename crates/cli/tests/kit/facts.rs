@@ -22,6 +22,7 @@ pub(crate) fn status() -> api::Status {
         version: "0.1.0".into(),
         profile: "cordon".into(),
         dry_run: false,
+        quarantine: "enforce".into(),
         ready: true,
         parts: vec!["store: ready".into(), "nodes: ready".into()],
         nodes: 8,
@@ -123,6 +124,7 @@ pub(crate) fn xid_79() -> api::Fault {
         count: 3,
         sender: "agent:gpu-17".into(),
         incident: Some(INCIDENT.into()),
+        boot_id: "boot-1".into(),
     }
 }
 
@@ -135,6 +137,8 @@ pub(crate) fn incident(state: &str) -> api::Incident {
         version: 3,
         state: state.into(),
         detail: String::new(),
+        withheld_by: None,
+        not_before: None,
         since: ago(504),
         opened_at: ago(505),
         closed_at: None,

@@ -37,6 +37,7 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         profile: context.config.profile.as_str().to_owned(),
         dry_run: context.config.quarantine.dry_run,
+        quarantine: quarantine_word(context).to_owned(),
         ready,
         parts: parts.lines().map(str::to_owned).collect(),
         nodes: nodes.len(),
@@ -54,6 +55,18 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
             free_bytes: stats.free_bytes,
         },
     })
+}
+
+/// What the module does, as [`types::Status::quarantine`] says it.
+fn quarantine_word(context: &Context) -> &'static str {
+    let quarantine = &context.config.quarantine;
+    if !quarantine.enabled {
+        "off"
+    } else if quarantine.dry_run {
+        "dry_run"
+    } else {
+        "enforce"
+    }
 }
 
 pub(super) fn node_lines(
@@ -154,12 +167,13 @@ fn node_object(context: &Context, node: &NodeFacts) -> types::NodeObject {
         ready: ready(node),
         boot_id: node.boot_id.to_string(),
         system_uuid: node.system_uuid.to_string(),
-        blocked_by: blocked_by(node),
+        blocked_by: blocked_by(context, node),
     }
 }
 
 /// What on the node stands in the way of a step.
-fn blocked_by(node: &NodeFacts) -> Vec<String> {
+fn blocked_by(context: &Context, node: &NodeFacts) -> Vec<String> {
+    let quarantine = &context.config.quarantine;
     let mut list = Vec::new();
     if node.annotation(names::PAUSE.text).is_some() {
         list.push("paused".to_owned());
@@ -167,8 +181,12 @@ fn blocked_by(node: &NodeFacts) -> Vec<String> {
     if node.label(names::MANAGED_BY.text) == Some("false") {
         list.push("opted_out".to_owned());
     }
-    if node.label(names::CONTROL_PLANE.text).is_some() {
+    if node.label(names::CONTROL_PLANE.text).is_some() && !quarantine.allow_protected {
         list.push("control_plane".to_owned());
+    }
+    let is_listed = quarantine.protected_nodes.contains(node.name.as_str());
+    if is_listed && !quarantine.allow_protected {
+        list.push("protected".to_owned());
     }
     let mut taints = node.taints.iter().flatten();
     if let Some(taint) = taints.find(|t| *t.key == *names::EXTERNAL_REMEDIATION.text) {
@@ -251,6 +269,7 @@ fn fault(fault: StoredFault) -> types::Fault {
         count: fault.count,
         sender: fault.sender.to_string(),
         incident: fault.incident.map(|id| id.to_string()),
+        boot_id: fault.boot.to_string(),
     }
 }
 
@@ -263,6 +282,8 @@ pub(super) fn incident(incident: &incident::Incident) -> types::Incident {
         version: incident.version,
         state: incident.quarantine.as_str().to_owned(),
         detail: detail(&incident.quarantine),
+        withheld_by: withheld_by(&incident.quarantine).map(str::to_owned),
+        not_before: not_before(&incident.quarantine),
         since: incident.since,
         opened_at: incident.opened_at,
         closed_at: incident.closed_at,
@@ -305,6 +326,31 @@ fn detail(status: &QuarantineStatus) -> String {
         QuarantineStatus::Observed | QuarantineStatus::Applying | QuarantineStatus::Quarantined => {
             String::new()
         }
+    }
+}
+
+fn withheld_by(status: &QuarantineStatus) -> Option<&'static str> {
+    match status {
+        QuarantineStatus::Withheld(Withheld::Breaker(_)) => Some("breaker"),
+        QuarantineStatus::Withheld(Withheld::FirstAction { .. }) => Some("first_action"),
+        QuarantineStatus::Withheld(Withheld::Pace) => Some("pace"),
+        QuarantineStatus::Observed
+        | QuarantineStatus::Applying
+        | QuarantineStatus::Quarantined
+        | QuarantineStatus::Releasing(_)
+        | QuarantineStatus::Closed(_) => None,
+    }
+}
+
+fn not_before(status: &QuarantineStatus) -> Option<Timestamp> {
+    match status {
+        QuarantineStatus::Withheld(Withheld::FirstAction { until }) => Some(*until),
+        QuarantineStatus::Withheld(Withheld::Breaker(_) | Withheld::Pace)
+        | QuarantineStatus::Observed
+        | QuarantineStatus::Applying
+        | QuarantineStatus::Quarantined
+        | QuarantineStatus::Releasing(_)
+        | QuarantineStatus::Closed(_) => None,
     }
 }
 

@@ -6,6 +6,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Maps in key order make the encoding of an event deterministic, which its hash needs.
     tonic_prost_build::configure()
         .btree_map(".")
+        .codec_path("crate::codec::MessageCodec")
         .compile_fds(files)?;
     Ok(())
 }

@@ -8,12 +8,16 @@
 //! - The encoding of an event is deterministic (maps in key order), so equal events have equal
 //!   bodies and equal [`content_hash`]es.
 
+pub mod answers;
 pub mod api;
 mod body;
+mod codec;
 mod convert;
 pub mod validate;
 
+pub use answers::{AnswersLayer, unavailable, with_retry_hint};
 pub use body::{content_hash, decode_body, encode_body, received_bytes, sent_hash};
+pub use codec::{MessageCodec, MessageDecoder, Undecodable};
 pub use convert::{ConvertError, timestamp_from_wire, timestamp_to_wire};
 pub use validate::{Accepted, Refusal, accept};
 

@@ -94,7 +94,7 @@ impl Refusal {
         tonic::Status::invalid_argument(self.to_string())
     }
 
-    fn batch(fault: String, allowed: &'static str) -> Self {
+    pub(crate) fn batch(fault: String, allowed: &'static str) -> Self {
         Self {
             index: None,
             field: "events",

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use health_event::incident::{IncidentId, Taint};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -136,39 +137,37 @@ impl AppliedTaint {
     }
 
     /// From the annotation; keys in any case, since older versions of the reference wrote
-    /// `Key`, `Value`, `Effect`.
+    /// `Key`, `Value`, `Effect`. An element without key or effect is passed over: it names no
+    /// taint that a node can have, and the others are ours all the same.
     ///
     /// # Errors
-    /// It is no JSON list of objects with a key and an effect.
+    /// It is no JSON list.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, ValueError> {
         const WANTED: &str = "a JSON list of {key, value, effect, preExisting}";
-        let error = |why: &dyn ToString| ValueError::new(names::APPLIED_TAINTS, WANTED, why);
-        let list: Vec<Value> = serde_json::from_str(text).map_err(|e| error(&e))?;
-        list.iter()
-            .map(|value| {
-                let text = |key: &str| {
-                    field(value, key)
-                        .and_then(Value::as_str)
-                        .unwrap_or_default()
-                        .to_owned()
-                };
-                let taint = Taint {
-                    key: text("key"),
-                    value: text("value"),
-                    effect: text("effect"),
-                };
-                if taint.key.is_empty() || taint.effect.is_empty() {
-                    return Err(error(&"an element has no key or no effect"));
-                }
-                let pre_existing = field(value, "preExisting")
-                    .and_then(Value::as_bool)
-                    .unwrap_or_default();
-                Ok(Self {
-                    taint,
-                    pre_existing,
-                })
+        let list: Vec<Value> = serde_json::from_str(text)
+            .map_err(|e| ValueError::new(names::APPLIED_TAINTS, WANTED, &e))?;
+        let read = |value: &Value| {
+            let text = |key: &str| {
+                field(value, key)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned()
+            };
+            let taint = Taint {
+                key: text("key"),
+                value: text("value"),
+                effect: text("effect"),
+            };
+            let pre_existing = field(value, "preExisting")
+                .and_then(Value::as_bool)
+                .unwrap_or_default();
+            let named = !taint.key.is_empty() && !taint.effect.is_empty();
+            named.then_some(Self {
+                taint,
+                pre_existing,
             })
-            .collect()
+        };
+        Ok(list.iter().filter_map(read).collect())
     }
 }
 
@@ -187,26 +186,24 @@ pub(crate) fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("texts, numbers and lists of them always render")
 }
 
-/// Value of `cordon-reason`: the names of the rule sets, joined.
+/// Value of `cordon-reason`: the reasons in the given order, joined by `-`, as a label value.
 pub fn cordon_reason<'a>(reasons: impl IntoIterator<Item = &'a str>) -> String {
-    let clean: Vec<String> = reasons
-        .into_iter()
-        .map(names::label_value)
-        .filter(|r| !r.is_empty())
-        .collect();
-    names::label_value(&clean.join("-"))
+    let some = reasons.into_iter().filter(|reason| !reason.is_empty());
+    names::label_value(&some.collect::<Vec<_>>().join("-"))
 }
 
-/// Value of `uncordon-reason` for a `cordon-reason`; none for an empty one.
+/// Value of `uncordon-reason` for a `cordon-reason`: cut, so that `-removed` fits behind it. None
+/// for an empty one.
 pub fn uncordon_reason(cordon_reason: &str) -> Option<String> {
-    let cut = &cordon_reason[..cordon_reason.floor_char_boundary(55)];
-    (!cut.is_empty()).then(|| names::label_value(&format!("{cut}-removed")))
+    const SUFFIX: &str = "-removed";
+    let end = cordon_reason.floor_char_boundary(names::LABEL_LIMIT - SUFFIX.len());
+    let cut = names::label_value(&cordon_reason[..end]);
+    (!cut.is_empty()).then(|| cut + SUFFIX)
 }
 
-/// Value of `cordon-timestamp`: a label can't hold colons. Unix seconds.
-pub fn label_timestamp(unix_seconds: i64) -> String {
-    let time = jiff::Timestamp::from_second(unix_seconds).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-    time.strftime("%Y-%m-%dT%H-%M-%SZ").to_string()
+/// A time as the value of a label, which can't hold colons: `2026-01-02T03-04-05Z`.
+pub fn label_timestamp(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H-%M-%SZ").to_string()
 }
 
 #[cfg(test)]
@@ -266,15 +263,15 @@ mod tests {
         for bad in ["[1]", r#"["a",null]"#, "\"a\"", "", "[\"a\""] {
             assert!(ConditionList::parse(bad).is_err(), "{bad}");
         }
-        for bad in [
-            "",
-            "null",
-            "{}",
-            r#"[{"key":1,"effect":"NoSchedule"}]"#,
-            r#"[{"key":"a","effect":""}]"#,
-        ] {
+        for bad in ["", "null", "{}", "nonsense"] {
             assert!(AppliedTaint::parse_list(bad).is_err(), "{bad}");
         }
+        // What is no taint says nothing about those beside it.
+        let mixed = r#"[{"key":1,"effect":"NoSchedule"},{"value":"v"},3,{"key":"a","effect":""},
+            {"key":"a","value":"true","effect":"NoSchedule"}]"#;
+        let read = AppliedTaint::parse_list(mixed).unwrap();
+        assert_eq!(read.len(), 1);
+        assert_eq!(read[0].taint, taint("a"));
     }
 
     #[test]
@@ -286,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn applied_taints_round_trip_and_read_older_casing() {
+    fn row_140_applied_taints_round_trip_and_are_read_in_either_casing() {
         let list = vec![
             AppliedTaint {
                 taint: taint("a"),
@@ -304,23 +301,25 @@ mod tests {
         assert_eq!(AppliedTaint::parse_list(&text), Ok(list.clone()));
         let older = r#"[{"Key":"a","Value":"true","Effect":"NoSchedule"}]"#;
         assert_eq!(AppliedTaint::parse_list(older).unwrap(), list[..1]);
-        for bad in ["{}", r#"[{"key":"a"}]"#, "[1]"] {
-            assert!(AppliedTaint::parse_list(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]
     fn reasons_fit_a_label() {
-        assert_eq!(cordon_reason(["GPU fatal", "XID"]), "GPU-fatal-XID");
+        assert_eq!(cordon_reason(["GPU fatal", "", "XID"]), "GPU-fatal-XID");
         let long = "r".repeat(80);
         assert_eq!(cordon_reason([long.as_str()]).len(), 63);
         assert_eq!(uncordon_reason("gpu-error").unwrap(), "gpu-error-removed");
         assert_eq!(uncordon_reason(&long).unwrap().len(), 63);
+        let cut_at_a_dash = format!("{}-x", "r".repeat(54));
+        let removed = format!("{}-removed", "r".repeat(54));
+        assert_eq!(uncordon_reason(&cut_at_a_dash).unwrap(), removed);
         assert_eq!(uncordon_reason(""), None);
+        assert_eq!(uncordon_reason("-"), None);
     }
 
     #[test]
     fn a_label_timestamp_has_no_colons() {
-        assert_eq!(label_timestamp(1_765_000_000), "2025-12-06T05-46-40Z");
+        let at = Timestamp::from_second(1_765_000_000).unwrap();
+        assert_eq!(label_timestamp(at), "2025-12-06T05-46-40Z");
     }
 }

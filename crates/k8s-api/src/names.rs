@@ -4,8 +4,6 @@
 //! This file and `health_event::keys` are the only ones that spell our domain; agents and checks
 //! stand in `health_event::checks`, because the node's agent needs them too.
 
-use health_event::checks;
-
 /// What a name is used as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -236,16 +234,12 @@ pub const FOREIGN_CONDITIONS: [&str; 5] = [
     "NetworkUnavailable",
 ];
 
-/// Whether the reference too writes conditions of this type.
-pub fn is_reference_condition(condition: &str) -> bool {
-    checks::CHECKS
-        .iter()
-        .any(|c| c.reference && c.name == condition)
-}
+/// Greatest length of a label's value, in bytes (Kubernetes).
+pub const LABEL_LIMIT: usize = 63;
 
 /// A text as the value of a label: letters, digits, `-`, `_` and `.` stay, all else becomes `-`,
-/// cut to 63 bytes, starting and ending with a letter or digit. The reference's rule for
-/// `cordon-reason`.
+/// cut to [`LABEL_LIMIT`], then trimmed to a letter or digit at both ends. The reference's rule
+/// for `cordon-reason`.
 pub fn label_value(text: &str) -> String {
     let clean: String = text
         .chars()
@@ -256,16 +250,17 @@ pub fn label_value(text: &str) -> String {
                 '-'
             }
         })
+        .take(LABEL_LIMIT)
         .collect();
-    let edge = |c: char| !c.is_ascii_alphanumeric();
-    let start = clean.trim_start_matches(edge);
-    start[..start.len().min(63)]
-        .trim_end_matches(edge)
+    clean
+        .trim_matches(|c: char| !c.is_ascii_alphanumeric())
         .to_owned()
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// The API server's rule for qualified names.
@@ -314,8 +309,10 @@ mod tests {
         let table = [
             ("GPU fatal error ruleset", "GPU-fatal-error-ruleset"),
             ("--a b--", "a-b"),
+            ("-.x._", "x"),
+            ("Ünïcode!", "n-code"),
             ("", ""),
-            ("-", ""),
+            ("...", ""),
             ("ä", ""),
             ("a/b.c_d", "a-b.c_d"),
         ];
@@ -324,11 +321,18 @@ mod tests {
         }
         let long = format!("{}-b", "a".repeat(62));
         assert_eq!(label_value(&long), "a".repeat(62));
+        // Cut first, then trimmed, as the reference does.
+        let late = format!("--{}", "a".repeat(62));
+        assert_eq!(label_value(&late), "a".repeat(61));
     }
 
-    #[test]
-    fn kernel_log_conditions_are_the_references_too() {
-        assert!(is_reference_condition("SysLogsXIDError"));
-        assert!(!is_reference_condition("EventsLost"));
+    proptest! {
+        #[test]
+        fn any_text_makes_a_legal_label_value(text in ".{0,200}") {
+            let value = label_value(&text);
+            prop_assert!(value.len() <= LABEL_LIMIT);
+            let edge = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
+            prop_assert!(edge(value.chars().next()) && edge(value.chars().next_back()));
+        }
     }
 }

@@ -14,6 +14,7 @@ use event_store::{EventStore, Machine, ReadError, Transition, WriteError};
 use health_event::incident::{Incident, IncidentId};
 use health_event::{FaultId, NodeName};
 use jiff::Timestamp;
+use k8s_api::IncidentMark;
 use serde_json::json;
 use tokio::time::Instant;
 use ulid::Ulid;
@@ -502,13 +503,13 @@ fn mark_origin(
     incident: Option<&Incident>,
 ) -> Result<MarkOrigin, ReadError> {
     let text = node.and_then(|node| node.annotations.get(&Annotation::Incident));
-    let Some(mark) = text.and_then(|text| decide::quarantine::IncidentMark::parse(text)) else {
+    let Some(mark) = text.and_then(|text| IncidentMark::parse(text).ok()) else {
         return Ok(MarkOrigin::Unknown);
     };
-    if incident.is_some_and(|incident| incident.id == mark.id) {
+    if incident.is_some_and(|incident| incident.id == mark.incident) {
         return Ok(MarkOrigin::Unknown);
     }
-    let known = store.incident(&mark.id)?;
+    let known = store.incident(&mark.incident)?;
     let closed = known.is_some_and(|known| known.quarantine.is_closed());
     Ok(if closed {
         MarkOrigin::Closed

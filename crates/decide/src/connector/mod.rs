@@ -21,6 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use health_event::{Device, HealthEvent, ProcessingStrategy, RecommendedAction};
 use jiff::Timestamp;
+use k8s_api::names::{
+    FOREIGN_CONDITIONS, HEALTHY_SUFFIX, NO_HEALTH_FAILURES, NOT_HEALTHY_SUFFIX,
+};
 
 /// Greatest length of a condition's message, in bytes (the reference's default).
 pub const MESSAGE_LIMIT: usize = 1024;
@@ -135,15 +138,6 @@ impl StatusWrite {
     }
 }
 
-/// Condition types of Kubernetes itself: no check can speak through these.
-const KUBERNETES_TYPES: [&str; 5] = [
-    "DiskPressure",
-    "MemoryPressure",
-    "NetworkUnavailable",
-    "PIDPressure",
-    "Ready",
-];
-
 /// Decides about one node's conditions.
 pub fn decide(view: &View<'_>, limits: Limits, now: Timestamp) -> StatusWrite {
     let mut fatal: BTreeMap<&str, Vec<&FaultEntry>> = BTreeMap::new();
@@ -207,7 +201,7 @@ fn without_fault(view: &View<'_>, kind: &str, now: Timestamp) -> Wanted {
 
 /// Whether a condition of this type is ours to write on this node.
 fn may_write(view: &View<'_>, kind: &str, is_true: bool) -> bool {
-    if KUBERNETES_TYPES.contains(&kind) {
+    if FOREIGN_CONDITIONS.contains(&kind) {
         return false;
     }
     if view.listed.contains(kind) || !view.conditions.contains_key(kind) {
@@ -240,7 +234,7 @@ fn unhealthy(kind: &str, faults: &[&FaultEntry], limits: Limits) -> Condition {
     Condition {
         kind: kind.to_owned(),
         is_true: true,
-        reason: format!("{kind}IsNotHealthy"),
+        reason: format!("{kind}{NOT_HEALTHY_SUFFIX}"),
         message: message::message(&message::entries(faults), limits),
         heartbeat_at: at,
         transition_at: Some(at),
@@ -251,8 +245,8 @@ fn healthy(kind: &str, at: Timestamp) -> Condition {
     Condition {
         kind: kind.to_owned(),
         is_true: false,
-        reason: format!("{kind}IsHealthy"),
-        message: "No Health Failures".to_owned(),
+        reason: format!("{kind}{HEALTHY_SUFFIX}"),
+        message: NO_HEALTH_FAILURES.to_owned(),
         heartbeat_at: at,
         transition_at: Some(at),
     }
@@ -309,7 +303,7 @@ pub fn event_post(event: &HealthEvent, limits: Limits, now: Timestamp) -> Option
     Some(EventPost {
         node: event.node_name.clone(),
         kind: event.check_name.clone(),
-        reason: format!("{}IsNotHealthy", event.check_name),
+        reason: format!("{}{NOT_HEALTHY_SUFFIX}", event.check_name),
         message: message::message(&[message::Entry::of_event(event)], limits),
         component: event.agent.clone(),
         at: event.generated_at.unwrap_or(now),

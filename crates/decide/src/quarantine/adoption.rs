@@ -6,6 +6,7 @@ use health_event::fault::codes_of;
 use health_event::incident::{Hold, Incident, IncidentFault, Marks, QuarantineStatus};
 use health_event::{BootId, FaultId, FaultKey, HealthEvent, Scope, devices_of};
 use jiff::Timestamp;
+use k8s_api::names;
 
 use super::facts::{Annotation, FaultFacts, NodeFacts, Policy};
 use super::joining::hold_open_faults;
@@ -36,7 +37,7 @@ pub fn adopt(
         return None;
     };
     // In which boot it opened is not known any more: release waits for the agent's word.
-    let mut incident = blank_for(mark.id.clone(), node, BootId::default(), now);
+    let mut incident = blank_for(mark.incident.clone(), node, BootId::default(), now);
     incident.version = mark.version + 1;
     incident.quarantine = QuarantineStatus::Quarantined;
     incident.marks_observed = true;
@@ -113,7 +114,7 @@ pub fn hold_after_store_loss(
     ];
     let recorded = records
         .iter()
-        .any(|key| node.annotations.get(key).is_some_and(|v| v == "True"));
+        .any(|key| node.annotations.get(key).is_some_and(|v| v == names::TRUE));
     let until = later(now, policy.manual_uncordon_hold);
     (recorded && !faults.is_empty() && now < until)
         .then(|| hold_open_faults(faults, "a person before the store was lost", until))

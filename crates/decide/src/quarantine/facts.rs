@@ -12,7 +12,7 @@ use crate::rules::RuleSets;
 /// Annotations of a node that the quarantine reads and writes. Their names are in the shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Annotation {
-    /// `warden.dev/incident`: [`super::IncidentMark`].
+    /// `warden.dev/incident`: [`k8s_api::IncidentMark`].
     Incident,
     /// `quarantineHealthEvent`: the open faults' events.
     HealthEvents,

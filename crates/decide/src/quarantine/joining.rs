@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use health_event::FaultId;
 use health_event::incident::{Hold, Incident, IncidentFault};
 use jiff::Timestamp;
+use k8s_api::names::label_value;
 
 use super::decision::Note;
 use super::facts::{FaultFacts, Mode, NodeFacts, View};
-use crate::rules::{LABEL_LIMIT, label_value};
 
 /// Metadata key by which a sender of a forced event names who asked for it (reference).
 const CREATOR: &str = "creator_id";
@@ -128,7 +128,7 @@ pub(super) fn hold_open_faults(faults: &[FaultFacts], actor: &str, until: Timest
 pub(super) fn incident_fault(fault: &FaultFacts, now: Timestamp) -> IncidentFault {
     let forced_by = is_forced(fault).then(|| {
         let creator = fault.event.metadata.get(CREATOR).map_or("", String::as_str);
-        label_value(&format!("{}-{creator}", fault.event.agent), LABEL_LIMIT)
+        label_value(&format!("{}-{creator}", fault.event.agent))
     });
     IncidentFault {
         id: fault.id.clone(),

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use health_event::HealthEvent;
 use health_event::incident::{Incident, Marks, QuarantineStatus, Taint};
 use jiff::Timestamp;
+use k8s_api::marks::{cordon_reason, label_timestamp, uncordon_reason};
+use k8s_api::names::{self, label_value};
+use k8s_api::{AppliedTaint, IncidentMark};
 
-use super::annotation::{
-    AppliedTaint, IncidentMark, label_time, parse_applied_taints, render_applied_taints,
-};
 use super::decision::{NodeWrite, Preconditions, WriteKind};
 use super::facts::{Annotation, CooperatorPolicy, FaultFacts, Label, NodeFacts, TaintRead, View};
-use crate::rules::{LABEL_LIMIT, cordon_reason, label_value, wanted};
+use crate::rules::wanted;
 
 /// The mark, as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,15 +35,13 @@ impl OnNode {
     pub(super) fn read(node: &NodeFacts) -> Self {
         let mark = match node.annotations.get(&Annotation::Incident) {
             None => MarkRead::Absent,
-            Some(text) => IncidentMark::parse(text).map_or(MarkRead::Unreadable, |mark| {
-                if mark.uid == node.uid {
-                    MarkRead::Ours(mark)
-                } else {
-                    MarkRead::OtherUid
-                }
-            }),
+            Some(text) => match IncidentMark::parse(text) {
+                Err(_) => MarkRead::Unreadable,
+                Ok(mark) if mark.node_uid == node.uid => MarkRead::Ours(mark),
+                Ok(_) => MarkRead::OtherUid,
+            },
         };
-        let is_true = |key| node.annotations.get(&key).is_some_and(|v| v == "True");
+        let is_true = |key| node.annotations.get(&key).is_some_and(|v| v == names::TRUE);
         let taints = node.annotations.get(&Annotation::AppliedTaints);
         Self {
             // Without a mark these are another system's, and nothing of ours.
@@ -51,7 +49,9 @@ impl OnNode {
             cordon_pre_existing: is_true(Annotation::CordonPreExisting),
             taints: taints
                 .filter(|_| mark != MarkRead::Absent)
-                .map_or_else(Vec::new, |text| parse_applied_taints(text)),
+                // What can't be read names no taint of ours: those on the node stay.
+                .and_then(|text| AppliedTaint::parse_list(text).ok())
+                .unwrap_or_default(),
             mark,
         }
     }
@@ -79,7 +79,7 @@ impl OnNode {
 
     pub(super) fn carries(&self, incident: &Incident) -> Option<u64> {
         match &self.mark {
-            MarkRead::Ours(mark) if mark.id == incident.id => Some(mark.version),
+            MarkRead::Ours(mark) if mark.incident == incident.id => Some(mark.version),
             MarkRead::Ours(_) | MarkRead::Absent | MarkRead::Unreadable | MarkRead::OtherUid => {
                 None
             }
@@ -218,7 +218,7 @@ impl Draft {
 
     fn set(&mut self, key: Annotation, wanted: bool, node: &NodeFacts) {
         if wanted {
-            self.annotations.insert(key, Some("True".to_owned()));
+            self.annotations.insert(key, Some(names::TRUE.to_owned()));
         } else {
             self.remove_annotation(node, key);
         }
@@ -290,9 +290,9 @@ pub(super) fn apply(
     let marks = &incident.marks;
     let mut draft = draft(node, on, marks);
     let mark = IncidentMark {
-        id: incident.id.clone(),
+        incident: incident.id.clone(),
         version: incident.version,
-        uid: node.uid.clone(),
+        node_uid: node.uid.clone(),
     };
     draft
         .annotations
@@ -314,7 +314,7 @@ pub(super) fn apply(
                 pre_existing: marks.taints_pre_existing.contains(taint),
             })
             .collect();
-        let text = render_applied_taints(&applied);
+        let text = AppliedTaint::render_list(&applied);
         draft
             .annotations
             .insert(Annotation::AppliedTaints, Some(text));
@@ -325,7 +325,7 @@ pub(super) fn apply(
     if !node.labels.contains_key(&Label::State) {
         draft
             .labels
-            .insert(Label::State, Some("quarantined".to_owned()));
+            .insert(Label::State, Some(names::STATE_QUARANTINED.to_owned()));
     }
     let first = on.carries(incident).is_none();
     let kind = if first {
@@ -363,15 +363,13 @@ fn label_cordon(
     let held = incident.held_by.as_deref().map(|_| "hold");
     let rules = incident.marks.reasons.iter().map(String::as_str);
     let reason = cordon_reason(message.into_iter().chain(held).chain(rules));
-    draft
-        .labels
-        .insert(Label::CordonBy, Some(label_value(by, LABEL_LIMIT)));
+    draft.labels.insert(Label::CordonBy, Some(label_value(by)));
     draft.labels.insert(Label::CordonReason, Some(reason));
     let since = node
         .labels
         .get(&Label::CordonTimestamp)
         .filter(|_| on.cordon);
-    let since = since.cloned().unwrap_or_else(|| label_time(now));
+    let since = since.cloned().unwrap_or_else(|| label_timestamp(now));
     draft.labels.insert(Label::CordonTimestamp, Some(since));
 }
 
@@ -403,7 +401,9 @@ pub(super) fn take_off(
         draft.remove_label(node, key);
     }
     for record in records {
-        draft.annotations.insert(*record, Some("True".to_owned()));
+        draft
+            .annotations
+            .insert(*record, Some(names::TRUE.to_owned()));
     }
     if draft.unschedulable == Some(false) {
         let set = |text: String| Some(text);
@@ -412,18 +412,10 @@ pub(super) fn take_off(
             .insert(Label::UncordonBy, set(view.policy.cordon_by.clone()));
         draft
             .labels
-            .insert(Label::UncordonTimestamp, set(label_time(now)));
-        let reason = node
-            .labels
-            .get(&Label::CordonReason)
-            .filter(|r| !r.is_empty());
-        match reason {
-            Some(reason) => {
-                let cut = label_value(reason, LABEL_LIMIT - "-removed".len());
-                draft
-                    .labels
-                    .insert(Label::UncordonReason, Some(format!("{cut}-removed")));
-            }
+            .insert(Label::UncordonTimestamp, set(label_timestamp(now)));
+        let reason = node.labels.get(&Label::CordonReason);
+        match reason.and_then(|reason| uncordon_reason(reason)) {
+            Some(reason) => drop(draft.labels.insert(Label::UncordonReason, Some(reason))),
             None => draft.remove_label(node, Label::UncordonReason),
         }
     }

@@ -32,7 +32,6 @@
 //! its annotation follows with the next change.
 
 mod adoption;
-mod annotation;
 mod decision;
 mod facts;
 mod joining;
@@ -44,9 +43,6 @@ mod standing;
 mod tests;
 
 pub use adoption::{ADOPTED, adopt, hold_after_store_loss};
-pub use annotation::{
-    AppliedTaint, IncidentMark, label_time, parse_applied_taints, render_applied_taints,
-};
 pub use decision::{
     Decision, NodeWrite, Note, PermitRequest, Preconditions, Reason, StrayMarks, Transition,
     WriteKind,

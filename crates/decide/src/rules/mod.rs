@@ -20,7 +20,6 @@
 
 mod cost;
 mod fence;
-mod labels;
 mod shipped;
 mod trial;
 mod values;
@@ -28,7 +27,6 @@ mod values;
 #[cfg(test)]
 mod tests;
 
-pub use labels::{LABEL_LIMIT, cordon_reason, label_value};
 pub use shipped::shipped;
 
 use std::cell::OnceCell;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use decide::quarantine::{Annotation, IncidentMark, Label, NodeFacts, NodeWrite, TaintRead};
+use decide::quarantine::{Annotation, Label, NodeFacts, NodeWrite, TaintRead};
 use health_event::HealthEvent;
 use health_event::incident::Taint;
+use k8s_api::IncidentMark;
 
 use super::promises::Broken;
 
@@ -85,7 +86,9 @@ impl Node {
     /// Our mark, if it names this object.
     pub fn mark(&self) -> Option<IncidentMark> {
         let text = self.facts.annotations.get(&Annotation::Incident)?;
-        IncidentMark::parse(text).filter(|mark| mark.uid == self.facts.uid)
+        IncidentMark::parse(text)
+            .ok()
+            .filter(|mark| mark.node_uid == self.facts.uid)
     }
 
     /// Whether its annotations say that the cordon is ours alone.

@@ -1,11 +1,10 @@
 //! The shell around the decisions: observe, decide, store, write; crash and come back.
 
 use decide::breaker::{Ask, BreakerState, Cause, PoolState, Waiting};
-use decide::quarantine::{
-    Decision, IncidentMark, MarkOrigin, NodeWrite, Policy, View, WriteFeedback, WriteKind,
-};
+use decide::quarantine::{Decision, MarkOrigin, NodeWrite, Policy, View, WriteFeedback, WriteKind};
 use health_event::incident::{CloseReason, IncidentId, QuarantineStatus, Withheld};
 use jiff::Timestamp;
+use k8s_api::IncidentMark;
 
 use super::cluster::{Cordon, Refusal};
 use super::promises::{self, Broken, Judged};
@@ -378,8 +377,8 @@ impl Site {
             .cache
             .as_ref()
             .and_then(|c| c.facts.annotations.get(&Annotation::Incident));
-        let mark = text.and_then(|text| IncidentMark::parse(text));
-        if mark.is_some_and(|mark| self.closed.contains(&mark.id)) {
+        let mark = text.and_then(|text| IncidentMark::parse(text).ok());
+        if mark.is_some_and(|mark| self.closed.contains(&mark.incident)) {
             MarkOrigin::Closed
         } else {
             MarkOrigin::Unknown

@@ -90,7 +90,7 @@ fn stays_for_a_reason(
     let wanted = incident.held_by.is_some() || has_open_fault(site, incident);
     match &incident.quarantine {
         QuarantineStatus::Quarantined => {
-            let marked = node.mark().is_some_and(|mark| mark.id == incident.id);
+            let marked = node.mark().is_some_and(|mark| mark.incident == incident.id);
             let waits = site.agent != Voice::Settled
                 || site.known.settled_for.is_none()
                 || !site.shows_boot(node);

@@ -400,7 +400,7 @@ impl Site {
             .is_some_and(|node| node.says_cordon_is_ours());
         let stays = self.incident.as_ref().is_some_and(|incident| {
             use health_event::incident::QuarantineStatus as Status;
-            let here = marked.is_some_and(|mark| mark.id == incident.id);
+            let here = marked.is_some_and(|mark| mark.incident == incident.id);
             here && match incident.quarantine {
                 Status::Applying | Status::Quarantined => true,
                 Status::Withheld(_)

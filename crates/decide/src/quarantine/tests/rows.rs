@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use health_event::incident::{CloseReason, QuarantineStatus};
 use health_event::{HealthEvent, ProcessingStrategy};
+use k8s_api::{AppliedTaint, IncidentMark};
 
 use super::world::{
     World, clean_node, event, forced, healthy, rule_set, taint, xid_rule, xid_taint,
 };
-use crate::quarantine::{Annotation, IncidentMark, Label, Mode, RequestKind, parse_applied_taints};
+use crate::quarantine::{Annotation, Label, Mode, RequestKind};
 
 const XID: &str = "GpuXidError";
 
@@ -326,7 +327,7 @@ fn row_089_114_a_fatal_event_marks_a_clean_node() {
     assert!(world.is_cordoned() && world.has_taint(&xid_taint()));
     assert_eq!(node.annotations[&Annotation::IsCordoned], "True");
     assert!(!world.has(Annotation::CordonPreExisting));
-    let applied = parse_applied_taints(&node.annotations[&Annotation::AppliedTaints]);
+    let applied = AppliedTaint::parse_list(&node.annotations[&Annotation::AppliedTaints]).unwrap();
     assert_eq!(applied.len(), 1);
     assert_eq!(
         (&applied[0].taint, applied[0].pre_existing),
@@ -339,7 +340,7 @@ fn row_089_114_a_fatal_event_marks_a_clean_node() {
     assert_eq!(world.annotated[0].check_name, XID);
     assert_eq!(world.writes.len(), 1, "one write");
     let mark = IncidentMark::parse(&node.annotations[&Annotation::Incident]).unwrap();
-    assert_eq!(mark.uid, "uid-1");
+    assert_eq!(mark.node_uid, "uid-1");
 }
 
 #[test]
@@ -388,7 +389,8 @@ fn row_096_176_a_taint_that_was_there_is_single_and_stays() {
         .filter(|t| t.taint == xid_taint())
         .count();
     assert_eq!(count, 1);
-    let applied = parse_applied_taints(&world.node().annotations[&Annotation::AppliedTaints]);
+    let applied =
+        AppliedTaint::parse_list(&world.node().annotations[&Annotation::AppliedTaints]).unwrap();
     assert!(applied[0].pre_existing);
     world.say(healthy(XID, "GPU 0", ""));
     assert!(world.has_taint(&xid_taint()) && !world.is_cordoned());
@@ -502,20 +504,6 @@ fn row_137_138_a_node_cordoned_before_keeps_its_cordon() {
     world.say(healthy(XID, "GPU 0", ""));
     assert!(world.is_cordoned());
     assert!(!world.node().labels.contains_key(&Label::UncordonBy));
-}
-
-#[test]
-fn row_140_applied_taints_are_read_in_either_casing() {
-    for text in [
-        r#"[{"Key":"k","Value":"v","Effect":"NoSchedule"}]"#,
-        r#"[{"key":"k","value":"v","effect":"NoSchedule","preExisting":false}]"#,
-    ] {
-        let read = parse_applied_taints(text);
-        assert_eq!(read[0].taint, taint("k", "v", "NoSchedule"));
-        assert!(!read[0].pre_existing);
-    }
-    assert!(parse_applied_taints("nonsense").is_empty());
-    assert!(parse_applied_taints(r#"[{"value":"v"}, 3]"#).is_empty());
 }
 
 #[test]

@@ -8,12 +8,13 @@ use health_event::{
     ScopeState, Sender, Stamp, Statement, devices_of,
 };
 use jiff::{SignedDuration, Timestamp};
+use k8s_api::IncidentMark;
 
 use crate::breaker::{Ask, BreakerState, Cause, Config};
 use crate::quarantine::{
-    AgentFacts, Annotation, CooperatorPolicy, Decision, FaultFacts, IncidentMark, MarkOrigin, Mode,
-    NodeFacts, NodeWrite, Note, Policy, Request, RequestKind, TaintRead, Transition, View,
-    WriteFeedback, decide,
+    AgentFacts, Annotation, CooperatorPolicy, Decision, FaultFacts, MarkOrigin, Mode, NodeFacts,
+    NodeWrite, Note, Policy, Request, RequestKind, TaintRead, Transition, View, WriteFeedback,
+    decide,
 };
 use crate::rules::{NodeValue, RuleConfig, RuleSetConfig, RuleSets};
 
@@ -303,8 +304,8 @@ impl World {
             .node
             .as_ref()
             .and_then(|n| n.annotations.get(&Annotation::Incident));
-        let mark = mark.and_then(|text| IncidentMark::parse(text));
-        let known = mark.is_some_and(|m| self.over.iter().any(|i| i.id == m.id));
+        let mark = mark.and_then(|text| IncidentMark::parse(text).ok());
+        let known = mark.is_some_and(|m| self.over.iter().any(|i| i.id == m.incident));
         let mut view = View {
             node: self.node.as_ref(),
             incident: self.incident.as_ref(),

@@ -757,32 +757,6 @@ fn two_values_of_one_key_and_effect_can_not_both_stand_on_a_node() {
     assert_eq!(wanted_of(&[low, high]), ["high:NoSchedule"]);
 }
 
-#[test]
-fn label_values_are_legal() {
-    let long = "a".repeat(62) + "-" + "b";
-    let table = [
-        ("GPU fatal error ruleset", "GPU-fatal-error-ruleset"),
-        ("-.x._", "x"),
-        ("Ünïcode!", "n-code"),
-        ("...", ""),
-        (long.as_str(), &long[..62]),
-    ];
-    for (text, want) in table {
-        assert_eq!(label_value(text, LABEL_LIMIT), want);
-    }
-    assert_eq!(cordon_reason(["a b", "c"]), "a-b-c");
-}
-
-proptest! {
-    #[test]
-    fn any_text_makes_a_legal_label_value(text in ".{0,200}", limit in 0_usize..200) {
-        let value = label_value(&text, limit);
-        prop_assert!(value.len() <= limit.min(LABEL_LIMIT));
-        let edge = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
-        prop_assert!(edge(value.chars().next()) && edge(value.chars().next_back()));
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

@@ -127,6 +127,12 @@ fn metrics(now: &Snapshot, link: &Shown) -> String {
         ("kernel_log_records_total", "counter", c.records_read),
         ("kernel_log_records_lost_total", "counter", c.records_lost),
         ("socket_calls_refused_total", "counter", c.calls_refused),
+        (
+            "socket_connections_turned_away_total",
+            "counter",
+            c.turned_away,
+        ),
+        ("socket_connections_ended_total", "counter", c.ended),
         ("reports_total", "counter", link.reports),
         ("spool_bytes", "gauge", now.level.bytes),
         ("events_in_memory", "gauge", now.in_memory as u64),

@@ -9,6 +9,8 @@
 mod admission;
 mod authority;
 mod listen;
+mod places;
+mod turns;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,10 +20,9 @@ use health_event::{checks, keys};
 use jiff::Timestamp;
 use tokio::time::Instant;
 use tonic::transport::Server;
-use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
-use tower::limit::GlobalConcurrencyLimitLayer;
 use ulid::Ulid;
+use wire::AnswersLayer;
 use wire::datamodels::HealthEvents;
 use wire::datamodels::platform_connector_client::PlatformConnectorClient;
 use wire::datamodels::platform_connector_server::{PlatformConnector, PlatformConnectorServer};
@@ -32,15 +33,19 @@ use crate::detectors::{KERNEL_LOG_TRIPLES, Triple};
 use crate::own;
 use crate::status::Status as AgentStatus;
 use admission::{Admission, Candidate, Plan, owner, strip};
+use listen::Peer;
+use turns::TurnsLayer;
 
 /// How long a call waits for room, tokens or the disk.
 pub const HOLD: Duration = Duration::from_secs(5);
-/// Calls at once: each may hold a batch of 4 MiB.
-const CALLS: usize = 16;
-/// Longest call, body included.
+/// Longest call, its wait for its turn and its body included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+/// Calls that may wait on one connection, and bytes that may wait unread on it (HTTP/2's default):
+/// with 64 connections at most that bounds what callers can make the agent keep.
+const STREAMS: u32 = 16;
+const WINDOW: u32 = 65_535;
 /// How soon a caller should come again.
-const RETRY_AFTER: &str = "1";
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The socket can't be served.
 #[derive(Debug, thiserror::Error)]
@@ -109,12 +114,16 @@ impl Socket {
             source,
         };
         let (listener, _file) = listen::bind(path).map_err(|e| error(e.into()))?;
+        let core = Arc::clone(&self.core);
         let service = PlatformConnectorServer::new(self).max_decoding_message_size(RECEIVE_LIMIT);
         Server::builder()
-            .timeout(CALL_TIMEOUT)
-            .layer(GlobalConcurrencyLimitLayer::new(CALLS))
+            .max_concurrent_streams(STREAMS)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .layer(AnswersLayer::new(CALL_TIMEOUT))
+            .layer(TurnsLayer)
             .add_service(service)
-            .serve_with_incoming_shutdown(listen::incoming(listener), stop)
+            .serve_with_incoming_shutdown(listen::incoming(listener, core), stop)
             .await
             .map_err(|e| error(e.into()))
     }
@@ -189,8 +198,9 @@ impl Socket {
         let node = self.core.identity().node.as_str();
         if event.node_name != node {
             return Err(Status::permission_denied(format!(
-                "event {index}: nodeName is {:?}, this is the agent of {node:?}; events of other \
-                 nodes need a bearer token of a sender listed in ingest.cross_node_identities",
+                "event {index}: nodeName is {:?}, this is the agent of {node:?}; a caller that \
+                 reports for other nodes sends its own bearer token with the call, and the \
+                 controller decides",
                 event.node_name
             )));
         }
@@ -287,12 +297,8 @@ impl PlatformConnector for Socket {
         &self,
         request: Request<HealthEvents>,
     ) -> Result<Response<()>, Status> {
-        let credentials = request
-            .extensions()
-            .get::<UdsConnectInfo>()
-            .and_then(|peer| peer.peer_cred);
-        let Some(uid) = credentials.map(|peer| peer.uid()) else {
-            return Err(unavailable("the caller's user id can't be read"));
+        let Some(uid) = request.extensions().get::<Peer>().map(Peer::uid) else {
+            return Err(unavailable("the caller's user id is not known"));
         };
         let answer = if !self.uids.is_empty() && !self.uids.contains(&uid) {
             Err(Status::permission_denied(format!(
@@ -311,12 +317,6 @@ impl PlatformConnector for Socket {
     }
 }
 
-/// UNAVAILABLE with a hint when to come again: what existing clients retry.
 fn unavailable(why: &str) -> Status {
-    let mut status = Status::unavailable(format!("{why}; send the same again"));
-    status.metadata_mut().insert(
-        "retry-after",
-        tonic::metadata::MetadataValue::from_static(RETRY_AFTER),
-    );
-    status
+    wire::unavailable(why, RETRY_AFTER)
 }

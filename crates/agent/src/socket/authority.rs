@@ -98,6 +98,11 @@ impl Default for Authority {
 }
 
 impl Authority {
+    /// Whether the bytes that open an HTTP/2 connection have arrived.
+    pub(super) fn is_greeted(&self) -> bool {
+        !matches!(self.at, At::Preface { .. })
+    }
+
     /// Walks over bytes that have just arrived and mends the value where it finds it.
     pub(super) fn mend(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {

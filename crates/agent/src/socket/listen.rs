@@ -1,25 +1,35 @@
-//! The listening socket: file, mode, and how many may be connected at once.
+//! The listening socket: file, mode, and who may be connected ([`Places`] says).
 
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use rustix::net::{Shutdown, shutdown};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 use tokio_stream::Stream;
-use tonic::transport::server::{Connected, UdsConnectInfo};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Connected;
 
 use super::authority::Authority;
+use super::places::Places;
+use super::turns::{Pools, Turns};
+use crate::core::Core;
 
-/// Callers connected at once at most; a node has some ten monitors. Others wait in the kernel.
-const CONNECTIONS: usize = 64;
 /// What every user may connect to, as the reference's socket; who may say what is decided later.
 const MODE: u32 = 0o666;
+/// How often a log line tells of connections that were turned away or ended.
+const WARN_EVERY: Duration = Duration::from_secs(10);
+/// Pause after an accept that failed (out of descriptors): the next one would too.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The socket's file; removed when this goes, if it is still ours.
 #[derive(Debug)]
@@ -60,45 +70,237 @@ pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     Ok((listener, file))
 }
 
-/// Connections as they come, at most [`CONNECTIONS`] at once.
+/// Connections as they come and have a place.
 pub(super) fn incoming(
     listener: UnixListener,
-) -> impl Stream<Item = io::Result<Counted>> + Send + 'static {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    core: Arc<Core>,
+) -> impl Stream<Item = io::Result<Connection>> + Send + 'static {
     let (sender, receiver) = tokio::sync::mpsc::channel(1);
+    let lines = Arc::new(Lines {
+        core,
+        inner: Mutex::default(),
+        pools: Pools::default(),
+    });
     tokio::spawn(async move {
-        while let Ok(place) = Arc::clone(&places).acquire_owned().await {
-            let accepted = listener.accept().await;
-            let counted = accepted.map(|(stream, _)| Counted {
-                stream,
-                authority: Authority::default(),
-                _place: place,
-            });
-            if sender.send(counted).await.is_err() {
+        loop {
+            let look_at = lines.lock().places.look_at(Instant::now());
+            let look = tokio::time::sleep_until(look_at.unwrap_or_else(Instant::now));
+            let accepted = tokio::select! {
+                () = sender.closed() => return,
+                accepted = listener.accept() => accepted,
+                () = look, if look_at.is_some() => {
+                    lines.end_silent();
+                    continue;
+                }
+            };
+            let Ok((stream, _)) = accepted else {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            if let Some(connection) = lines.enter(stream)
+                && sender.send(Ok(connection)).await.is_err()
+            {
                 return;
             }
         }
     });
-    tokio_stream::wrappers::ReceiverStream::new(receiver)
+    ReceiverStream::new(receiver)
+}
+
+/// All connections.
+#[derive(Debug)]
+struct Lines {
+    core: Arc<Core>,
+    inner: Mutex<Inner>,
+    pools: Pools,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    places: Places,
+    lines: BTreeMap<u64, Line>,
+    /// Connections turned away or ended since the last log line, and when that was.
+    untold: u64,
+    told_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Line {
+    uid: u32,
+    turns: Turns,
+    /// The socket once more, so that it can be shut down from here.
+    socket: OwnedFd,
+}
+
+impl Lines {
+    fn enter(self: &Arc<Self>, stream: UnixStream) -> Option<Connection> {
+        let about = stream.peer_cred().map(|peer| peer.uid());
+        let about = about.and_then(|uid| Ok((uid, stream.as_fd().try_clone_to_owned()?)));
+        let (uid, socket) = match about {
+            Ok(about) => about,
+            Err(error) => {
+                tracing::warn!(%error, "connection turned away: nothing can be learnt of it");
+                self.core.count(|counters| counters.turned_away += 1);
+                return None;
+            }
+        };
+        let mut inner = self.lock();
+        let Some(entered) = inner.places.enter(uid, Instant::now()) else {
+            self.core.count(|counters| counters.turned_away += 1);
+            inner.tell(
+                uid,
+                "turned away: a call runs on each connection that its user may have",
+            );
+            return None;
+        };
+        if let Some(instead_of) = entered.instead_of {
+            let why = "ended for another one: its user has as many as it may have";
+            inner.tell(uid, why);
+            self.end(&mut inner, instead_of);
+        }
+        let other = inner.lines.values().find(|line| line.uid == uid);
+        let turns = Turns::new(&self.pools, uid, other.map(|line| &line.turns));
+        let line = Line {
+            uid,
+            turns: turns.clone(),
+            socket,
+        };
+        inner.lines.insert(entered.id, line);
+        drop(inner);
+        let peer = Peer(Arc::new(PeerInner {
+            lines: Arc::clone(self),
+            id: entered.id,
+            uid,
+            turns,
+        }));
+        Some(Connection {
+            stream,
+            authority: Authority::default(),
+            greeted: false,
+            peer,
+        })
+    }
+
+    fn end_silent(&self) {
+        let mut inner = self.lock();
+        for (id, greeted) in inner.places.take_silent(Instant::now()) {
+            if !greeted && let Some(line) = inner.lines.get(&id) {
+                let uid = line.uid;
+                inner.tell(uid, "ended: it did not say in time that it speaks HTTP/2");
+            }
+            self.end(&mut inner, id);
+        }
+    }
+
+    /// Ends a connection that has no place any more: both sides read its end.
+    fn end(&self, inner: &mut Inner, id: u64) {
+        let Some(line) = inner.lines.remove(&id) else {
+            return;
+        };
+        self.core.count(|counters| counters.ended += 1);
+        // It may have ended by itself just now.
+        let _ = shutdown(&line.socket, Shutdown::Both);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Logs what became of a connection, with how many there were since the last such line.
+    fn tell(&mut self, uid: u32, why: &'static str) {
+        self.untold += 1;
+        if self.told_at.is_none_or(|told| told.elapsed() >= WARN_EVERY) {
+            let count = std::mem::take(&mut self.untold);
+            tracing::warn!(uid, count, "connection to the socket {why}");
+            self.told_at = Some(Instant::now());
+        }
+    }
+}
+
+/// Whom a call comes from.
+#[derive(Debug, Clone)]
+pub(super) struct Peer(Arc<PeerInner>);
+
+#[derive(Debug)]
+struct PeerInner {
+    lines: Arc<Lines>,
+    id: u64,
+    uid: u32,
+    turns: Turns,
+}
+
+impl Peer {
+    /// The user.
+    pub(super) fn uid(&self) -> u32 {
+        self.0.uid
+    }
+
+    /// What its calls wait for.
+    pub(super) fn turns(&self) -> &Turns {
+        &self.0.turns
+    }
+
+    /// A call begins; it ends when the answer is dropped.
+    pub(super) fn begin(&self) -> Running {
+        self.0.lines.lock().places.begin(self.0.id);
+        Running {
+            peer: self.clone(),
+            answered: false,
+        }
+    }
+}
+
+/// A call that runs.
+#[derive(Debug)]
+pub(super) struct Running {
+    peer: Peer,
+    answered: bool,
+}
+
+impl Running {
+    /// It ended with an answer.
+    pub(super) fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Peer(peer) = &self.peer;
+        let mut inner = peer.lines.lock();
+        inner.places.end(peer.id, self.answered, Instant::now());
+    }
 }
 
 /// A connection that gives its place back when it ends.
 #[derive(Debug)]
-pub(super) struct Counted {
+pub(super) struct Connection {
     stream: UnixStream,
     authority: Authority,
-    _place: OwnedSemaphorePermit,
+    greeted: bool,
+    peer: Peer,
 }
 
-impl Connected for Counted {
-    type ConnectInfo = UdsConnectInfo;
-
-    fn connect_info(&self) -> UdsConnectInfo {
-        self.stream.connect_info()
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let Peer(peer) = &self.peer;
+        let mut inner = peer.lines.lock();
+        inner.places.leave(peer.id);
+        inner.lines.remove(&peer.id);
     }
 }
 
-impl AsyncRead for Counted {
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -107,11 +309,16 @@ impl AsyncRead for Counted {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
         self.authority.mend(&mut buffer.filled_mut()[before..]);
+        if !self.greeted && self.authority.is_greeted() {
+            self.greeted = true;
+            let Peer(peer) = &self.peer;
+            peer.lines.lock().places.greeted(peer.id);
+        }
         polled
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for Connection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -206,28 +206,12 @@ async fn a_source_that_is_not_there_is_told_as_blind_and_read_when_it_comes() {
 
 #[tokio::test]
 async fn the_admin_page_tells_how_things_stand() {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let controller = Controller::start();
     let mut setup = Setup::new();
     setup.flag("--admin-listen", "127.0.0.1:0");
     let _agent = setup.start(&controller.url());
     controller.settled().await;
-    let address = until("the page's address", || {
-        let log = setup.logged();
-        let line = log.lines().find(|line| line.contains("serving /healthz"))?;
-        let text = line.split("\"address\":\"").nth(1)?;
-        text.split('"').next().map(str::to_owned)
-    })
-    .await;
-    let get = async |path: &str| {
-        let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
-    };
-    let health = get("/healthz").await;
+    let health = setup.page("/healthz").await;
     assert!(health.starts_with("HTTP/1.1 200"), "{health}");
     for part in [
         "controller: connected",
@@ -236,10 +220,10 @@ async fn the_admin_page_tells_how_things_stand() {
     ] {
         assert!(health.contains(part), "{part}: {health}");
     }
-    let metrics = get("/metrics").await;
+    let metrics = setup.page("/metrics").await;
     assert!(
         metrics.contains("warden_agent_controller_connected 1"),
         "{metrics}"
     );
-    assert!(get("/other").await.starts_with("HTTP/1.1 404"));
+    assert!(setup.page("/other").await.starts_with("HTTP/1.1 404"));
 }

@@ -5,7 +5,9 @@
     reason = "clippy's exception for tests does not reach their helpers"
 )]
 
+mod answers;
 mod crash;
+mod crowd;
 mod delivery;
 mod kernel_ring;
 mod kit;

@@ -2,7 +2,9 @@ use std::time::{Duration, Instant};
 
 use health_event::keys;
 use hyper_util::rt::TokioIo;
-use tonic::transport::{Endpoint, Uri};
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
+use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Status};
 use wire::datamodels::platform_connector_client::PlatformConnectorClient;
 use wire::datamodels::{Entity, HealthEvent, HealthEvents, RecommendedAction};
@@ -26,15 +28,20 @@ pub(crate) fn event(message: &str) -> HealthEvent {
     }
 }
 
-async fn client(setup: &Setup) -> PlatformConnectorClient<tonic::transport::Channel> {
+async fn client(setup: &Setup) -> PlatformConnectorClient<Channel> {
+    client_as(setup, 0).await
+}
+
+/// A client of a user.
+async fn client_as(setup: &Setup, uid: u32) -> PlatformConnectorClient<Channel> {
     let path = setup.socket();
     until("the socket", || path.exists().then_some(())).await;
     let connect = tower::service_fn(move |_: Uri| {
         let path = path.clone();
         async move {
-            tokio::net::UnixStream::connect(path)
-                .await
-                .map(TokioIo::new)
+            let stream = as_user(uid, move || std::os::unix::net::UnixStream::connect(path))?;
+            stream.set_nonblocking(true)?;
+            tokio::net::UnixStream::from_std(stream).map(TokioIo::new)
         }
     });
     let endpoint = Endpoint::from_static("http://agent");
@@ -42,10 +49,29 @@ async fn client(setup: &Setup) -> PlatformConnectorClient<tonic::transport::Chan
     PlatformConnectorClient::new(channel)
 }
 
+/// Does something in a thread that is of another user, as the kernel sees it.
+pub(crate) fn as_user<T: Send + 'static>(uid: u32, act: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(move || {
+        let uid = Uid::from_raw(uid);
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        act()
+    });
+    thread.join().unwrap()
+}
+
 /// One call.
 pub(crate) async fn send(setup: &Setup, events: Vec<HealthEvent>) -> Result<(), Status> {
+    send_as(setup, 0, events).await
+}
+
+/// One call of a user.
+pub(crate) async fn send_as(
+    setup: &Setup,
+    uid: u32,
+    events: Vec<HealthEvent>,
+) -> Result<(), Status> {
     let batch = HealthEvents { version: 1, events };
-    let mut client = client(setup).await;
+    let mut client = client_as(setup, uid).await;
     client.health_event_occurred_v1(batch).await.map(drop)
 }
 
@@ -128,7 +154,7 @@ async fn every_bad_input_has_its_answer_and_stores_nothing() {
             "other node",
             with(&|e| e.node_name = "gpu-2".into()),
             Code::PermissionDenied,
-            "ingest.cross_node_identities",
+            "its own bearer token",
         ),
         (
             "our detector",
@@ -307,7 +333,7 @@ async fn a_flood_of_repeats_is_held_up_and_a_new_fault_is_not() {
     }
     let error = send(&setup, repeats()).await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
-    assert!(error.metadata().contains_key("retry-after"));
+    assert!(error.metadata().contains_key(wire::answers::RETRY_HINT));
     let mut other = event("another disk");
     other.entities_impacted[0].entity_value = "sdb".into();
     send(&setup, vec![other]).await.unwrap();

@@ -117,6 +117,33 @@ impl Setup {
         Agent { child }
     }
 
+    /// What the page at `path` says; for an agent with `--admin-listen 127.0.0.1:0`.
+    pub(crate) async fn page(&self, path: &str) -> String {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let address = super::until("the page's address", || {
+            let log = self.logged();
+            let line = log
+                .lines()
+                .rfind(|line| line.contains("serving /healthz"))?;
+            let text = line.split("\"address\":\"").nth(1)?;
+            text.split('"').next().map(str::to_owned)
+        })
+        .await;
+        let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    /// A number of `/metrics`.
+    pub(crate) async fn metric(&self, name: &str) -> u64 {
+        let page = self.page("/metrics").await;
+        let line = page.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().trim().parse().unwrap()
+    }
+
     /// What the agents of this folder logged.
     pub(crate) fn logged(&self) -> String {
         std::fs::read_to_string(self.path("agent.log")).unwrap_or_default()

@@ -3,7 +3,7 @@
 mod agent;
 mod controller;
 
-pub(crate) use agent::Setup;
+pub(crate) use agent::{Agent, Setup};
 pub(crate) use controller::{Controller, Tls};
 
 use std::time::{Duration, Instant};

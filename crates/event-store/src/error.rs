@@ -94,7 +94,7 @@ pub enum WriteError {
     /// The file system has less than the reserve free.
     #[error(
         "event store: the disk is full ({free} bytes free, {reserve} are kept in reserve): events \
-         are refused until there is space; enlarge the volume or lower store.retention_bytes"
+         are refused until there is space; enlarge the volume or lower store.max_bytes"
     )]
     DiskFull {
         /// Bytes free.

@@ -11,6 +11,7 @@ mod crowd;
 mod delivery;
 mod kernel_ring;
 mod kit;
+mod options;
 mod reboot;
 mod socket;
 mod spool;

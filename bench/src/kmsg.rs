@@ -25,7 +25,7 @@ impl Ring {
             rustix::process::geteuid().is_root(),
             "lines are written to /dev/kmsg, which only root may"
         );
-        let path = std::env::temp_dir().join("warden-kmsg.lock");
+        let path = std::env::temp_dir().join("warden-kernel-ring.lock");
         let file = OpenOptions::new()
             .create(true)
             .truncate(false)

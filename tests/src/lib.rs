@@ -7,6 +7,7 @@ pub mod machine;
 pub mod monitor;
 pub mod nodes;
 pub mod programs;
+pub mod ring;
 pub mod view;
 
 pub use machine::Machine;

@@ -267,21 +267,20 @@ impl Controller {
     /// It ended, or is not ready in time; the text has the end of its log.
     pub async fn wait_ready(&mut self) -> anyhow::Result<()> {
         let api = self.api;
-        let process = &mut self.process;
+        let process = &self.process;
         let ready = wait_for("the controller to be ready", READY, || {
-            let running = process.is_running();
+            let ended = process.ended();
             async move {
-                if !running {
-                    return Ok(Some(false));
+                if let Some(ended) = ended {
+                    return Ok(Some(Err(ended)));
                 }
                 let (status, _) = crate::http::get(api, "/readyz", None).await?;
-                Ok((status == 200).then_some(true))
+                Ok((status == 200).then_some(Ok(())))
             }
         })
         .await;
         match ready {
-            Ok(true) => Ok(()),
-            Ok(false) => bail!("the controller ended; {}", process.log_tail()),
+            Ok(outcome) => Ok(outcome?),
             Err(error) => Err(error.context(process.log_tail())),
         }
     }

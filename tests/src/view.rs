@@ -59,6 +59,41 @@ impl View {
         Self::line(&format!("  {}", self.paint(Tone::Quiet, text)));
     }
 
+    /// A line as it is, to be copied.
+    pub fn plain(&self, text: &str) {
+        Self::line(text);
+    }
+
+    /// A line of another program's output.
+    pub fn quote(&self, text: &str) {
+        Self::line(&format!("  {} {text}", self.paint(Tone::Quiet, "│")));
+    }
+
+    /// All nodes in one line: a mark each, and the names of those that are out.
+    pub fn fleet(&self, nodes: &[(String, bool)]) {
+        let mark = |(_, out): &(String, bool)| match out {
+            true => self.paint(Tone::Bad, "✗"),
+            false => self.paint(Tone::Good, "●"),
+        };
+        let marks: Vec<String> = nodes.iter().map(mark).collect();
+        let out: Vec<&str> = nodes
+            .iter()
+            .filter(|(_, out)| *out)
+            .map(|(name, _)| name.as_str())
+            .collect();
+        let words = if out.is_empty() {
+            "all nodes take new pods".to_owned()
+        } else {
+            format!("{} out of scheduling", out.join(", "))
+        };
+        Self::line(&format!("  {}   {words}", marks.join(" ")));
+    }
+
+    /// Whether a person looks at it.
+    pub fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
     /// Something that happened, with its time since the moment that counts.
     pub fn happened(&self, tone: Tone, after: Duration, text: &str) {
         let time = format!("{:>9.1} ms", after.as_secs_f64() * 1e3);

@@ -7,6 +7,7 @@
 
 mod alone;
 mod crash;
+mod demo;
 mod exchange;
 mod faults;
 mod kit;

@@ -63,7 +63,7 @@ pub use crate::binaries::BINARIES_VARIABLE;
 pub use crate::certificates::KeyedCertificate;
 pub use crate::component::{AUDIENCE, Component};
 pub use crate::nodes::{NodeSpec, boot_id, is_ready, ready_condition};
-pub use crate::process::Process;
+pub use crate::process::{Ended, Process, unasked_end};
 pub use crate::tokens::{NODE_NAME_EXTRA, node_of};
 pub use crate::wait::wait_for;
 pub use crate::workloads::is_running;

@@ -64,10 +64,12 @@ async fn main() -> anyhow::Result<()> {
         testbed.kubeconfig().display(),
         testbed.folder().join("log").display(),
     )?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
+    let outcome = tokio::select! {
+        ended = testbed::unasked_end() => Err(ended.into()),
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    };
     writeln!(output, "stopping")?;
-    Ok(())
+    drop(testbed);
+    outcome
 }

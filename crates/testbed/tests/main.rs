@@ -16,6 +16,7 @@ use serde_json::json;
 use testbed::{
     Component, NodeSpec, Options, Testbed, boot_id, is_ready, node_of, ready_condition, wait_for,
 };
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::OnceCell;
 
 const AUDIENCE: &str = "warden";
@@ -337,6 +338,49 @@ async fn killed_owner_leaves_neither_processes_nor_folder() -> anyhow::Result<()
         Ok((!bed.exists() && children.iter().all(ended)).then_some(()))
     })
     .await
+}
+
+#[tokio::test]
+async fn program_that_dies_under_make_testbed_ends_it_by_name() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let bed = folder.path().join("bed");
+    let mut owner = tokio::process::Command::new(env!("CARGO_BIN_EXE_testbed"))
+        .args(["--nodes", "0", "--dir"])
+        .arg(&bed)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut said = BufReader::new(owner.stdout.take().context("its output is ours")?).lines();
+    tokio::time::timeout(2 * SOON, async {
+        while let Some(line) = said.next_line().await? {
+            if line.contains("Ctrl-C stops it") {
+                return anyhow::Ok(());
+            }
+        }
+        anyhow::bail!("it ended instead of becoming ready")
+    })
+    .await??;
+    let is_etcd = |entry: &&PathBuf| {
+        std::fs::read_to_string(entry.join("cmdline")).is_ok_and(|line| line.contains("/etcd\0"))
+    };
+    let children = children_in(&bed)?;
+    let etcd = children.iter().find(is_etcd).context("etcd runs")?;
+    let id = etcd
+        .file_name()
+        .and_then(|id| id.to_str())
+        .context("a number")?;
+    let id = rustix::process::Pid::from_raw(id.parse()?).context("a number")?;
+    rustix::process::kill_process(id, rustix::process::Signal::KILL)?;
+    let output = tokio::time::timeout(SOON / 6, owner.wait_with_output()).await??;
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{told}");
+    assert!(
+        told.contains("etcd") && told.contains("signal: 9"),
+        "{told}"
+    );
+    assert!(!bed.exists());
+    Ok(())
 }
 
 /// The entries in /proc of the control plane's programs that work in `folder`.

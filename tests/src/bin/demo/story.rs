@@ -1,15 +1,14 @@
-//! `make demo`: a fault in the real kernel log takes a node out of scheduling; after a reboot
-//! without the fault it is back.
+//! What the demo shows, step by step.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
+use e2e::ring::{self, Ring};
 use e2e::view::{Tone, View};
 use e2e::{Agent, Controller, ControllerOptions, KernelLog, nodes};
+use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
@@ -19,111 +18,113 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use testbed::{NodeSpec, Options, Testbed, wait_for};
 use tokio::sync::mpsc;
 
+use crate::look;
+use crate::measured::{Step, Times, between, decoded_at, moment};
+
 const NODES: usize = 8;
 const PODS: usize = 16;
-/// The node whose kernel log is this machine's, and the one that reads a pipe.
-const VICTIM: &str = "gpu-00002";
+/// The node whose kernel log is this machine's.
+pub(crate) const VICTIM: &str = "gpu-00002";
+/// The one that reads a pipe.
 const NEIGHBOUR: &str = "gpu-00005";
-/// A PCI domain that no real machine has.
-const PCI: &str = "beef:17:00";
 const CHECK: &str = health_event::checks::XID;
 const NAMESPACE: &str = "training";
 /// Far longer than anything here takes; a step that needs it has failed.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let view = View::default();
-    let outcome = tokio::select! {
-        outcome = run(&view) => outcome,
-        () = interrupted() => Err(anyhow::anyhow!("interrupted; everything was stopped")),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            view.title(&format!("The demo failed: {error:#}"));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn interrupted() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut int), Ok(mut term)) = (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = int.recv() => {}
-        _ = term.recv() => {}
-    }
-}
-
-/// What the demo measured.
-#[derive(Default)]
-struct Times(Vec<[String; 3]>);
-
-impl Times {
-    fn add(&mut self, what: &str, took: Duration, how: &str) {
-        let shown = if took < Duration::from_secs(2) {
-            format!("{:.1} ms", took.as_secs_f64() * 1e3)
-        } else {
-            format!("{:.1} s", took.as_secs_f64())
-        };
-        self.0.push([what.to_owned(), shown, how.to_owned()]);
-    }
-}
-
-async fn run(view: &View) -> anyhow::Result<()> {
-    ensure!(
-        rustix::process::geteuid().is_root(),
-        "the demo writes a line to /dev/kmsg, which only root may: run it as root"
-    );
-    let keep = std::env::var_os("KEEP").is_some_and(|value| !value.is_empty() && value != "0");
-    let mut times = Times::default();
+/// What is real and what is played.
+pub(crate) fn introduce(view: &View) {
     view.title("Warden: a GPU falls off the bus");
-    view.note(
+    for line in [
         "Real: etcd, kube-apiserver, controller-manager, scheduler, /dev/kmsg, both programs.",
-    );
-    view.note(
         "Stand-ins: kwok plays kubelets and pods; the XID line is written by this demo, as a",
-    );
-    view.note(
         "user, which agents believe only because accept_user_records is on here; a reboot is",
-    );
-    view.note(
         "a new boot id. first_action_delay is 0; in production it is 5 min after switching on.",
-    );
+    ] {
+        view.note(line);
+    }
+}
 
+/// A control plane with nodes and pods on them.
+pub(crate) async fn cluster(view: &View) -> anyhow::Result<Testbed> {
     view.title("A cluster");
-    let step = view.step("control plane with 8 GPU nodes");
-    let mut testbed = Testbed::start(Options {
+    let step = view.step(&format!("control plane with {NODES} GPU nodes"));
+    let testbed = Testbed::start(Options {
         nodes: NODES,
         ..Options::default()
     })
     .await?;
-    times.add(
-        "control plane and nodes ready",
-        step.done(&testbed.api_url()),
-        "",
-    );
+    step.done(&testbed.api_url());
+    Ok(testbed)
+}
+
+/// The whole story on that cluster; with `keep` it stays until the caller drops it, and `shown`
+/// says that all there was to show has been shown.
+pub(crate) async fn tell(
+    view: &View,
+    testbed: Testbed,
+    keep: bool,
+    shown: &AtomicBool,
+) -> anyhow::Result<()> {
+    let mut times = Times::default();
     let folder = testbed.folder().join("warden");
     let step = view.step("pods on them");
     testbed.deploy(NAMESPACE, "trainer", PODS, DEADLINE).await?;
     step.done(&format!("{PODS} running"));
     let before = snapshot(&testbed).await?;
+    fleet(view, &before);
 
+    // Taken before the agent begins to read, so that it sees no other test's faults.
+    let ring = kernel_log(view).await?;
     let mut warden = Warden::start(&testbed, &folder, view).await?;
-    fault(view, &testbed, &warden, &mut times).await?;
+    let line = format!(
+        "NVRM: Xid (PCI:{}:17:00): 79, pid=4242, name=train.py, GPU has fallen off the bus.",
+        ring::domain()
+    );
+    fault(view, &testbed, &warden, &line, &mut times).await?;
+    fleet(view, &snapshot(&testbed).await?);
     avoided(view, &testbed).await?;
+    view.title("What the person on call reads");
+    look::warden(view, &warden.controller, &["explain", VICTIM]).await?;
     reboot(view, &testbed, &mut warden, &mut times).await?;
     verify(view, &testbed, &before).await?;
 
+    view.title("The record that stays");
+    look::warden(view, &warden.controller, &["timeline", VICTIM]).await?;
     view.title("What it took");
-    view.table(["step", "time", "measured"], &times.0);
-    look_around(view, &mut testbed, &warden, keep).await
+    view.table(["step", "time", "by"], times.rows());
+    view.note(&format!(
+        "The whole demo took {:.0} s.",
+        view.elapsed().as_secs_f64()
+    ));
+    if !keep {
+        view.title("Look around");
+        view.note("Everything is stopped now. KEEP=1 make demo leaves it running, with the");
+        view.note("commands to look around in it, until Ctrl-C.");
+        return Ok(());
+    }
+    view.title("Look around: paste this into another terminal");
+    warden.leave_kernel_log().await?;
+    drop(ring);
+    for command in look::commands(&testbed, &warden.controller, &warden.victim.socket())? {
+        view.plain(&command);
+    }
+    view.note("");
+    view.note("The agents don't read this machine's kernel log any more, so that faults which");
+    view.note("other tests write into it are not taken for these nodes'. Running until Ctrl-C.");
+    shown.store(true, Ordering::SeqCst);
+    // The caller watches over the programs, and drops this when it is told to end.
+    std::future::pending().await
+}
+
+async fn kernel_log(view: &View) -> anyhow::Result<Ring> {
+    if let Some(ring) = Ring::try_take()? {
+        return Ok(ring);
+    }
+    let step = view.step("waiting: another test or demo writes faults into this kernel's log");
+    let ring = Ring::take().await?;
+    step.done("it is ours now");
+    Ok(ring)
 }
 
 /// The controller and two agents.
@@ -146,14 +147,8 @@ impl Warden {
         let agent = |node: &str, log| {
             let spec = NodeSpec::new(node);
             let (machine, boot) = (&spec.system_uuid, &spec.boot_id);
-            Agent::start(
-                &folder.join(node),
-                node,
-                machine,
-                boot,
-                log,
-                controller.ingest,
-            )
+            let folder = folder.join(node);
+            Agent::start(&folder, node, machine, boot, log, controller.ingest)
         };
         let victim = agent(VICTIM, KernelLog::Kmsg("end".to_owned()))?;
         let neighbour = agent(NEIGHBOUR, KernelLog::Pipe)?;
@@ -163,9 +158,8 @@ impl Warden {
             _neighbour: neighbour,
         };
         for node in [VICTIM, NEIGHBOUR] {
-            warden
-                .wait_settled(node, &NodeSpec::new(node).boot_id)
-                .await?;
+            let boot = NodeSpec::new(node).boot_id;
+            warden.wait_settled(node, &boot).await?;
         }
         step.done(&format!(
             "{VICTIM} reads /dev/kmsg, {NEIGHBOUR} a pipe; both are settled"
@@ -173,24 +167,46 @@ impl Warden {
         Ok(warden)
     }
 
-    async fn json(&self, path: &str) -> anyhow::Result<serde_json::Value> {
-        e2e::http::get_json(self.controller.api, path, &self.controller.api_token()?).await
+    /// Lets the agent of the victim go on without a kernel log.
+    async fn leave_kernel_log(&mut self) -> anyhow::Result<()> {
+        self.victim.stop()?;
+        self.victim.set_kernel_log(KernelLog::Off);
+        self.victim.spawn()?;
+        self.wait_settled(VICTIM, &rebooted()).await
     }
 
     async fn wait_settled(&self, node: &str, boot: &str) -> anyhow::Result<()> {
         let what = format!("the agent of {node} to settle");
+        let path = format!("/api/v1/nodes/{node}");
         let settled = wait_for(what, DEADLINE, || async {
-            let shown = self.json(&format!("/api/v1/nodes/{node}")).await?;
+            let shown = self.controller.json(&path).await?;
             let settled = shown["agent"]["state"] == "settled" && shown["agent"]["boot_id"] == boot;
             Ok(settled.then_some(()))
         })
         .await;
         settled.map_err(|error| error.context(self.controller.log_tail()))
     }
+
+    /// The stored event of the line, and the first step of the incident that it opened.
+    async fn stored(&self) -> anyhow::Result<(serde_json::Value, serde_json::Value)> {
+        wait_for("the event in the store", DEADLINE, || async {
+            let path = format!("/api/v1/events?node={VICTIM}");
+            let events = self.controller.json(&path).await?;
+            let ours = |e: &&serde_json::Value| e["check"] == CHECK && e["healthy"] == false;
+            let event = events.as_array().and_then(|all| all.iter().find(ours));
+            let path = format!("/api/v1/nodes/{VICTIM}/timeline");
+            let steps = self.controller.json(&path).await?;
+            let step = steps.as_array().and_then(|all| all.first());
+            Ok(event.cloned().zip(step.cloned()))
+        })
+        .await
+    }
 }
 
 /// What a node looks like to those who must not notice anything.
-async fn snapshot(testbed: &Testbed) -> anyhow::Result<Vec<(String, bool, Vec<String>)>> {
+type Snapshot = Vec<(String, bool, Vec<String>)>;
+
+async fn snapshot(testbed: &Testbed) -> anyhow::Result<Snapshot> {
     let nodes: Api<Node> = Api::all(testbed.admin());
     let nodes = nodes.list(&ListParams::default()).await?;
     let row = |node: &Node| {
@@ -200,9 +216,16 @@ async fn snapshot(testbed: &Testbed) -> anyhow::Result<Vec<(String, bool, Vec<St
     Ok(nodes.iter().map(row).collect())
 }
 
+fn fleet(view: &View, nodes: &Snapshot) {
+    let nodes: Vec<(String, bool)> = nodes
+        .iter()
+        .map(|(name, cordoned, _)| (name.clone(), *cordoned))
+        .collect();
+    view.fleet(&nodes);
+}
+
 /// Tells of each change of the victim the moment the watch shows it.
 fn watch(testbed: &Testbed) -> mpsc::UnboundedReceiver<(Instant, Node)> {
-    use futures::StreamExt as _;
     let (tell, told) = mpsc::unbounded_channel();
     let config = watcher::Config::default().fields(&format!("metadata.name={VICTIM}"));
     let nodes: Api<Node> = Api::all(testbed.admin());
@@ -239,19 +262,20 @@ async fn fault(
     view: &View,
     testbed: &Testbed,
     warden: &Warden,
+    line: &str,
     times: &mut Times,
 ) -> anyhow::Result<()> {
     view.title(&format!("XID 79 in the kernel log of {VICTIM}"));
     let mut changes = watch(testbed);
     next(&mut changes, "the first look at the node").await?;
-    let line =
-        format!("NVRM: Xid (PCI:{PCI}): 79, pid=4242, name=train.py, GPU has fallen off the bus.");
     view.note(&format!("/dev/kmsg < {line}"));
-    let wrote_at = Timestamp::now();
-    let wrote = Instant::now();
-    write_kernel_line(&line)?;
+    let (wrote_at, wrote) = (Timestamp::now(), Instant::now());
+    ring::write(line)?;
     let (mut condition, mut cordon) = (None, None);
-    while condition.is_none() || cordon.is_none() {
+    let (condition, cordon) = loop {
+        if let (Some(condition), Some(cordon)) = (condition, cordon) {
+            break (condition, cordon);
+        }
         let (at, node) = next(&mut changes, "the condition and the cordon").await?;
         if condition.is_none() && nodes::condition(&node, CHECK) == Some("True") {
             condition = Some(at - wrote);
@@ -259,98 +283,35 @@ async fn fault(
         if cordon.is_none() && nodes::is_cordoned(&node) {
             cordon = Some(at - wrote);
         }
-    }
-    let (read, durable) = stored(warden, wrote_at).await?;
+    };
+    let (event, step) = warden.stored().await?;
+    let id = event["id"].as_str().context("the event has no id")?;
+    let new = |after, what, by| Step { after, what, by };
     let mut steps = [
-        (read, "line read and decoded by the agent", "agent's clock"),
-        (
-            durable,
-            "event durable in the controller's store",
+        new(
+            between(wrote_at, decoded_at(id)?),
+            "agent has read and decoded it",
+            "agent's clock, whole ms",
+        ),
+        new(
+            between(wrote_at, moment(&event, "received_at")?),
+            "event arrived at the controller",
             "controller's clock",
         ),
-        (
-            condition.unwrap_or_default(),
-            "node condition SysLogsXIDError is True",
-            "watch",
+        new(
+            between(wrote_at, moment(&step, "at")?),
+            "event on disk, decided: take the node out",
+            "controller's clock",
         ),
-        (
-            cordon.unwrap_or_default(),
-            "node cordoned, with the reason on it",
-            "watch",
-        ),
+        new(condition, "node condition SysLogsXIDError is True", "watch"),
+        new(cordon, "node cordoned, with the reason on it", "watch"),
     ];
-    steps.sort_by_key(|(after, ..)| *after);
-    for (after, what, how) in steps {
+    steps.sort_by_key(|step| step.after);
+    for Step { after, what, by } in steps {
         view.happened(Tone::Bad, after, what);
-        times.add(&format!("line written → {what}"), after, how);
+        times.add(&format!("line written → {what}"), after, by);
     }
     Ok(())
-}
-
-/// When the agent had the event and when the store had it, after `wrote`.
-async fn stored(warden: &Warden, wrote: Timestamp) -> anyhow::Result<(Duration, Duration)> {
-    let events = wait_for("the event in the store", DEADLINE, || async {
-        let events = warden
-            .json(&format!("/api/v1/events?node={VICTIM}"))
-            .await?;
-        let found = events.as_array().and_then(|all| {
-            all.iter()
-                .find(|e| e["check"] == CHECK && e["healthy"] == false)
-                .cloned()
-        });
-        Ok(found)
-    })
-    .await?;
-    let after = |key: &str| -> anyhow::Result<Duration> {
-        let text = events[key]
-            .as_str()
-            .with_context(|| format!("the event has no {key}"))?;
-        let at: Timestamp = text
-            .parse()
-            .with_context(|| format!("reading {key} {text}"))?;
-        Ok(Duration::try_from(at.duration_since(wrote)).unwrap_or_default())
-    };
-    Ok((after("generated_at")?, after("received_at")?))
-}
-
-/// Opens the log anew for the line: user writes are limited for each open file.
-fn write_kernel_line(line: &str) -> anyhow::Result<()> {
-    let mut log = OpenOptions::new()
-        .write(true)
-        .open("/dev/kmsg")
-        .context("opening /dev/kmsg to write")?;
-    log.write_all(format!("<6>{line}\n").as_bytes())
-        .context("writing a line to /dev/kmsg")
-}
-
-/// The sequence number that the next record of the kernel log will have.
-fn after_newest_record() -> anyhow::Result<u64> {
-    use std::io::Read as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let nonblock = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits())?;
-    let mut log = OpenOptions::new()
-        .read(true)
-        .custom_flags(nonblock)
-        .open("/dev/kmsg")
-        .context("opening /dev/kmsg to read")?;
-    let mut next = 0;
-    let mut record = vec![0; 8192];
-    loop {
-        match log.read(&mut record) {
-            Ok(length) => {
-                let text = String::from_utf8_lossy(&record[..length]);
-                let sequence = text
-                    .split(',')
-                    .nth(1)
-                    .and_then(|field| field.parse::<u64>().ok());
-                next = sequence.map_or(next, |sequence| sequence + 1);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(next),
-            // The oldest records were overwritten while we read: go on with what is left.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
-            Err(error) => return Err(error).context("reading /dev/kmsg"),
-        }
-    }
 }
 
 async fn avoided(view: &View, testbed: &Testbed) -> anyhow::Result<()> {
@@ -376,6 +337,11 @@ async fn avoided(view: &View, testbed: &Testbed) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The victim's boot id after its reboot.
+fn rebooted() -> String {
+    format!("{}-rebooted", NodeSpec::new(VICTIM).boot_id)
+}
+
 async fn reboot(
     view: &View,
     testbed: &Testbed,
@@ -383,7 +349,7 @@ async fn reboot(
     times: &mut Times,
 ) -> anyhow::Result<()> {
     view.title(&format!("A person reboots {VICTIM}"));
-    let boot = format!("{}-rebooted", NodeSpec::new(VICTIM).boot_id);
+    let boot = rebooted();
     let step = view.step("agent down, node NotReady, another boot id");
     warden.victim.stop()?;
     testbed.set_not_ready(VICTIM, "Rebooting").await?;
@@ -397,7 +363,7 @@ async fn reboot(
         "the node was released before anyone looked at it again"
     );
     view.note("The node is Ready again and still out: another boot id alone proves nothing.");
-    let sequence = after_newest_record()?;
+    let sequence = ring::next_sequence()?;
     view.note(&format!(
         "This machine's kernel ring can't be emptied, so the agent goes on at record {sequence}."
     ));
@@ -407,19 +373,15 @@ async fn reboot(
         .victim
         .set_kernel_log(KernelLog::Kmsg(sequence.to_string()));
     warden.victim.spawn()?;
-    loop {
+    let took = loop {
         let (at, node) = next(&mut changes, "the release").await?;
         if !nodes::is_cordoned(&node) && nodes::marks(&node).is_empty() {
-            let took = at - started;
-            view.happened(
-                Tone::Good,
-                took,
-                "settled report without the fault; node released",
-            );
-            times.add("agent started → node released", took, "watch");
-            break;
+            break at - started;
         }
-    }
+    };
+    let what = "settled report without the fault; node released";
+    view.happened(Tone::Good, took, what);
+    times.add("agent started → node released", took, "watch");
     nodes::wait(&testbed.admin(), VICTIM, "well", DEADLINE, |node| {
         nodes::condition(node, CHECK) == Some("False")
     })
@@ -428,28 +390,19 @@ async fn reboot(
 }
 
 /// A separate read of the API server decides about success.
-async fn verify(
-    view: &View,
-    testbed: &Testbed,
-    before: &[(String, bool, Vec<String>)],
-) -> anyhow::Result<()> {
+async fn verify(view: &View, testbed: &Testbed, before: &Snapshot) -> anyhow::Result<()> {
     view.title("A separate look at the API server");
     let step = view.step("all nodes as they were");
     // The node controller takes its own taint off a moment after an uncordon.
-    nodes::wait(
-        &testbed.admin(),
-        VICTIM,
-        "without taints",
-        DEADLINE,
-        |node| {
-            let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-            taints.is_none_or(Vec::is_empty)
-        },
-    )
+    let what = "without taints";
+    nodes::wait(&testbed.admin(), VICTIM, what, DEADLINE, |node| {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+        taints.is_none_or(Vec::is_empty)
+    })
     .await?;
     let after = snapshot(testbed).await?;
     ensure!(
-        after == before,
+        after == *before,
         "nodes differ from what they were: before {before:?}, after {after:?}"
     );
     let victim = nodes::read(&testbed.admin(), VICTIM).await?;
@@ -458,43 +411,6 @@ async fn verify(
         "{VICTIM} is schedulable without a mark, the other {} are untouched",
         NODES - 1
     ));
-    Ok(())
-}
-
-async fn look_around(
-    view: &View,
-    testbed: &mut Testbed,
-    warden: &Warden,
-    keep: bool,
-) -> anyhow::Result<()> {
-    view.title("Look around");
-    let api = warden.controller.api;
-    let warden_program = e2e::programs::program("warden")?;
-    let commands: [(&str, PathBuf); 1] = [("token", warden.controller.store().join("api-token"))];
-    let [(_, token)] = &commands;
-    for command in [
-        "status",
-        &format!("explain {VICTIM}"),
-        &format!("timeline {VICTIM}"),
-    ] {
-        view.note(&format!(
-            "{} {command} --server http://{api} --token-file {}",
-            warden_program.display(),
-            token.display()
-        ));
-    }
-    if !keep {
-        view.note("KEEP=1 make demo leaves all of it running until Ctrl-C.");
-        return Ok(());
-    }
-    view.note(&format!(
-        "export KUBECONFIG={}",
-        testbed.kubeconfig().display()
-    ));
-    view.note("Running until Ctrl-C.");
-    interrupted().await;
-    if !warden.controller.store().exists() {
-        bail!("the controller's store vanished while the demo was left running");
-    }
+    fleet(view, &after);
     Ok(())
 }

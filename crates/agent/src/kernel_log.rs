@@ -21,7 +21,7 @@ use jiff::{SignedDuration, Timestamp};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::config;
-use crate::core::Core;
+use crate::core::{Core, Saved};
 use crate::detectors::Health;
 use crate::own::{self, Gap, KERNEL_LOG};
 use crate::spool::Position;
@@ -32,10 +32,13 @@ use source::{Read, Source};
 const TURN: u32 = 64;
 /// Longest wait for a gap record while records keep coming.
 const GAP_DELAY: Duration = Duration::from_secs(1);
-/// Failures in a row after which the source is a fault of its own.
+/// Failures in a row after which the source is a fault of its own, and successes that end it.
 const FAILURES: u32 = 3;
-/// How long a source that was never readable may take to become so.
+const SUCCESSES: u32 = 2;
+/// How long a source that was never readable in this boot may take to become so.
 const BOOTSTRAP: Duration = Duration::from_mins(15);
+/// The check that says so.
+const UNREADABLE: &str = "KernelLogUnreadable";
 const RETRY: Duration = Duration::from_secs(1);
 const RETRY_AT_MOST: Duration = Duration::from_secs(30);
 
@@ -50,6 +53,39 @@ struct Reader {
     records: u64,
     /// What stands in for the real thing: shown in every event.
     stand_ins: Vec<String>,
+    sight: Sight,
+}
+
+/// Whether the source can be read, and whether that is a fault of its own.
+#[derive(Debug)]
+struct Sight {
+    failures: u32,
+    successes: u32,
+    /// It was read in this boot.
+    worked: bool,
+    raised: bool,
+}
+
+impl Sight {
+    /// The source can't be read; `waited`: for longer than it may take to become readable. Answers
+    /// whether that makes it a fault.
+    fn failed(&mut self, waited: bool) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        self.successes = 0;
+        let raise = self.failures >= FAILURES && !self.raised && (self.worked || waited);
+        self.raised |= raise;
+        raise
+    }
+
+    /// It was read to its end. Answers whether that ends the fault.
+    fn worked(&mut self) -> bool {
+        self.failures = 0;
+        self.worked = true;
+        self.successes = self.successes.saturating_add(1);
+        let recovered = self.raised && self.successes >= SUCCESSES;
+        self.raised &= !recovered;
+        recovered
+    }
 }
 
 /// Reads for ever. Ends never; a source that fails is opened again, and after some failures is a
@@ -68,42 +104,34 @@ pub async fn run(core: Arc<Core>, config: config::KernelLog, stand_ins: Vec<Stri
         gap_since: None,
         records: 0,
         stand_ins,
+        sight: Sight {
+            failures: 0,
+            successes: 0,
+            worked: matches!(saved, Saved::Here(_)),
+            raised: core.is_raised(UNREADABLE),
+        },
         core,
     };
     let started = tokio::time::Instant::now();
-    let mut failures = 0;
-    let mut raised = reader.core.is_raised("KernelLogUnreadable");
-    let mut worked = false;
     loop {
         let opened = match &config.source {
             config::Source::Pipe(path) => Source::pipe(path),
             config::Source::Kmsg | config::Source::Off => Source::kmsg(),
         };
         let error = match opened {
-            Ok(source) => {
-                (failures, worked) = (0, true);
-                if std::mem::take(&mut raised) {
-                    reader.core.state_own(own::state(
-                        "KernelLogUnreadable",
-                        true,
-                        "the kernel log can be read again",
-                    ));
-                }
-                reader.read(source).await
-            }
+            Ok(source) => reader.read(source).await,
             Err(error) => error,
         };
-        failures += 1;
         let why = format!("kernel log can't be read: {error}");
         tracing::warn!(%error, "kernel log can't be read; tried again");
         reader.core.detector(KERNEL_LOG, Health::Blind(why.clone()));
-        if failures >= FAILURES && !raised && (worked || started.elapsed() > BOOTSTRAP) {
-            raised = true;
-            reader
-                .core
-                .state_own(own::state("KernelLogUnreadable", false, &why));
+        if reader.sight.failed(started.elapsed() > BOOTSTRAP) {
+            let fault = own::state(UNREADABLE, false, &why);
+            reader.core.state_own(fault);
         }
-        let wait = RETRY.saturating_mul(failures).min(RETRY_AT_MOST);
+        let wait = RETRY
+            .saturating_mul(reader.sight.failures)
+            .min(RETRY_AT_MOST);
         tokio::time::sleep(wait).await;
     }
 }
@@ -124,7 +152,7 @@ impl Reader {
                 Ok(Read::End) => {
                     self.end().await;
                     turn = 0;
-                    if let Err(error) = source.readable().await {
+                    if let Err(error) = self.wait(&source).await {
                         return error;
                     }
                 }
@@ -136,6 +164,15 @@ impl Reader {
                 tokio::task::yield_now().await;
             }
         }
+    }
+
+    /// Waits for more; not for long while it has to be seen whether the source is well again.
+    async fn wait(&self, source: &Source) -> std::io::Result<()> {
+        if !self.sight.raised {
+            return source.readable().await;
+        }
+        let more = tokio::time::timeout(RETRY, source.readable()).await;
+        more.unwrap_or(Ok(()))
     }
 
     async fn record(&mut self, bytes: &[u8]) {
@@ -184,6 +221,11 @@ impl Reader {
         }
         self.core.detector(KERNEL_LOG, Health::Starting);
         self.core.pass_done();
+        if self.sight.worked() {
+            let message = "the kernel log can be read again";
+            tracing::info!(message);
+            self.core.state_own(own::state(UNREADABLE, true, message));
+        }
     }
 
     fn count_records(&mut self) {

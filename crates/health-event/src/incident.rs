@@ -205,7 +205,7 @@ pub struct IncidentFault {
     pub forced_by: Option<String>,
     /// Action asked for.
     pub action: RecommendedAction,
-    /// Position of the event that brought it in.
+    /// Position of the event that opened it; 0 if unknown (adopted from a node's annotation).
     pub seq: u64,
     /// When it joined.
     pub joined_at: Timestamp,
@@ -246,9 +246,12 @@ pub struct Incident {
     pub marks: Marks,
     /// Pool that the breaker counts it in; fixed while the incident is open.
     pub pool: String,
-    /// Whether our cordon and taints were seen on the node since our last write: only then can
-    /// their absence be a person's doing.
+    /// Whether marks of ours were seen on the node: only then can their absence be a person's
+    /// doing.
     pub marks_observed: bool,
+    /// What the node was last seen to carry, while a change of it is under way (Applying) and
+    /// until that is seen; `None`: [`Self::marks`].
+    pub marks_before: Option<Marks>,
     /// Why a person is needed, if one is.
     pub needs_operator: Option<String>,
     /// Opened by a person (`warden hold`): it stays until a person ends it.
@@ -270,7 +273,16 @@ pub struct Hold {
     /// End of the hold.
     pub until: Timestamp,
     /// Exactly the faults open at that moment; each leaves the list once it has closed.
-    pub faults: Vec<FaultId>,
+    pub faults: Vec<HeldFault>,
+}
+
+/// A fault under a hold: until it closes. Open again it is another opening, and not held.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HeldFault {
+    /// Which.
+    pub id: FaultId,
+    /// Position of the event that opened it.
+    pub opened_seq: u64,
 }
 
 #[cfg(test)]

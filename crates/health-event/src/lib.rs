@@ -10,7 +10,7 @@
 //! # Reading order
 //! [`event`] what is said, [`device`] and [`fault`] of what, [`order`] when, [`scope`] the rule
 //! that turns statements into open and closed faults, [`incident`] what a node's stay out of
-//! service is made of, [`checks`] and [`keys`] the names.
+//! service is made of, [`checks`] and [`keys`] the names, [`text`] how it is shown.
 
 pub mod checks;
 pub mod device;
@@ -22,6 +22,7 @@ pub mod node;
 pub mod order;
 pub mod pci;
 pub mod scope;
+pub mod text;
 
 pub use device::{Device, devices_of};
 pub use event::{

@@ -4,7 +4,7 @@ mod agent;
 mod controller;
 
 pub(crate) use agent::{Agent, Setup};
-pub(crate) use controller::{Controller, Tls};
+pub(crate) use controller::{Controller, Received, Tls};
 
 use std::time::{Duration, Instant};
 

@@ -84,22 +84,12 @@ fn metrics() -> String {
         "# Metrics of warden-controller\n\n{GENERATED}\n\nServed at `/metrics` of `api.listen`. Names that \
          the reference has mean the same here.\n\n| name | type | meaning |\n|---|---|---|\n"
     );
-    let text = telemetry::metrics::ControllerMetrics::new().encode();
-    let mut help = "";
-    for line in text.lines() {
-        if let Some(rest) = line.strip_prefix("# HELP ") {
-            help = rest.split_once(' ').map_or("", |(_, help)| help);
-        } else if let Some((name, kind)) = line
-            .strip_prefix("# TYPE ")
-            .and_then(|rest| rest.split_once(' '))
-        {
-            let name = if kind == "counter" {
-                format!("{name}_total")
-            } else {
-                name.to_owned()
-            };
-            row(&mut page, &[&format!("`{name}`"), kind, help]);
-        }
+    for metric in telemetry::metrics::ControllerMetrics::new().described() {
+        let help = format!("{}.", metric.help);
+        row(
+            &mut page,
+            &[&format!("`{}`", metric.name), &metric.kind, &help],
+        );
     }
     page
 }

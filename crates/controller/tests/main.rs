@@ -12,6 +12,7 @@ mod audit;
 mod connector;
 mod ingest;
 mod lease;
+mod metrics;
 mod nodes;
 mod quarantine;
 mod reports;

@@ -15,7 +15,7 @@ use wire::datamodels::platform_connector_client::PlatformConnectorClient;
 use wire::datamodels::{HealthEvent, HealthEvents};
 use wire::warden::v1::agent_client::AgentClient;
 
-use crate::harness::SOON;
+use crate::harness::{RULES, SOON};
 
 /// `warden-controller` as it ships, killed when dropped.
 pub(crate) struct Program {
@@ -26,7 +26,6 @@ pub(crate) struct Program {
 
 /// Everything that must be off or small for a test; sections of a test are appended.
 const CONFIG: &str = r#"
-    profile = "silent"
     [log]
     format = "json"
     [lease]
@@ -34,10 +33,10 @@ const CONFIG: &str = r#"
 "#;
 
 /// The base configuration with a store folder, loopback ports and what the test adds.
-fn config(folder: &Path, ingest: &str) -> String {
+fn config(folder: &Path, profile: &str, ingest: &str) -> String {
     let store = toml::Value::from(folder.join("store").display().to_string());
     format!(
-        "{CONFIG}\n[store]\npath = {store}\n[api]\nlisten = \"127.0.0.1:0\"\n[ingest]\nlisten = \
+        "profile = {profile:?}\n{CONFIG}\n[store]\npath = {store}\n[api]\nlisten = \"127.0.0.1:0\"\n[ingest]\nlisten = \
          \"127.0.0.1:0\"\n{ingest}\n"
     )
 }
@@ -48,6 +47,13 @@ impl Program {
         Self::start_in(tempfile::tempdir().unwrap(), kubeconfig, ingest, flags)
     }
 
+    /// Starts it so that it cordons by [`RULES`].
+    pub(crate) fn start_cordoning(kubeconfig: &Path, ingest: &str, flags: &[&str]) -> Self {
+        let rules = RULES.replace("profile = \"cordon\"", ingest);
+        let folder = tempfile::tempdir().unwrap();
+        Self::start_as("cordon", folder, kubeconfig, &rules, flags)
+    }
+
     /// Starts it on a folder that an earlier one left.
     pub(crate) fn start_in(
         folder: tempfile::TempDir,
@@ -55,8 +61,19 @@ impl Program {
         ingest: &str,
         flags: &[&str],
     ) -> Self {
+        Self::start_as("silent", folder, kubeconfig, ingest, flags)
+    }
+
+    /// Starts it on a folder, in a profile.
+    pub(crate) fn start_as(
+        profile: &str,
+        folder: tempfile::TempDir,
+        kubeconfig: &Path,
+        ingest: &str,
+        flags: &[&str],
+    ) -> Self {
         let path = folder.path().join("controller.toml");
-        std::fs::write(&path, config(folder.path(), ingest)).unwrap();
+        std::fs::write(&path, config(folder.path(), profile, ingest)).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_warden-controller"))
             .arg("--config")
             .arg(&path)

@@ -425,8 +425,13 @@ async fn row_040_the_breaker_withholds_lets_recoveries_pass_and_is_reset() {
     // Tripped, and after a restart too; recoveries pass; one that heals while withheld just ends.
     controller.kill().await;
     let controller = Controller::start_with(&cluster, folder.path(), &rules).await;
+    let tripped = r#"fault_quarantine_breaker_state{state="TRIPPED"} 1"#;
+    controller.until_metric(tripped).await;
+    let withheld = |count| format!(r#"warden_nodes_withheld{{pool="gpu"}} {count}"#);
+    controller.until_metric(&withheld(2)).await;
     controller.append(healthy(&faults[4])).await;
     assert_eq!(controller.until_closed(names[4]).await, "Closed(Recovered)");
+    controller.until_metric(&withheld(1)).await;
     for index in 0..2 {
         controller.append(healthy(&faults[index])).await;
         cluster
@@ -451,6 +456,10 @@ async fn row_040_the_breaker_withholds_lets_recoveries_pass_and_is_reset() {
         .until(names[3], "taken out after the reset", is_cordoned)
         .await;
     assert!(!is_marked(&cluster.get(names[4]).await));
+    controller.until_metric(&withheld(0)).await;
+    let closed = r#"fault_quarantine_breaker_state{state="CLOSED"} 1"#;
+    controller.until_metric(closed).await;
+    assert!(!controller.metrics().contains(tripped));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -71,6 +71,56 @@ impl NodeQuarantined<'_> {
     }
 }
 
+/// The marks of a node that is out follow its faults.
+#[derive(Debug)]
+pub struct MarksFollowed<'a> {
+    /// Node.
+    pub node: &'a str,
+    /// Incident.
+    pub incident: &'a str,
+    /// Static code of the reason.
+    pub reason: &'static str,
+    /// Whether a cordon of ours comes.
+    pub cordoned: bool,
+    /// Whether our cordon goes.
+    pub uncordoned: bool,
+    /// Taints that come.
+    pub taints_put: &'a [TaintRef<'a>],
+    /// Taints that go.
+    pub taints_taken: &'a [TaintRef<'a>],
+}
+
+impl MarksFollowed<'_> {
+    /// Log line and numbers.
+    pub fn emit(&self, metrics: &ControllerMetrics) {
+        if self.cordoned {
+            metrics.cordons_applied.inc();
+        }
+        if self.uncordoned {
+            metrics.cordons_removed.inc();
+        }
+        let series = [
+            (&metrics.taints_applied, self.taints_put),
+            (&metrics.taints_removed, self.taints_taken),
+        ];
+        for (counter, taints) in series {
+            for taint in taints {
+                counter.get_or_create(&taint_label(*taint)).inc();
+            }
+        }
+        info!(
+            node = self.node,
+            incident = self.incident,
+            reason = self.reason,
+            cordoned = self.cordoned,
+            uncordoned = self.uncordoned,
+            taints_put = self.taints_put.len(),
+            taints_taken = self.taints_taken.len(),
+            "marks of a node that is out follow its faults"
+        );
+    }
+}
+
 /// A node carries none of our marks any more.
 #[derive(Debug)]
 pub struct NodeReleased<'a> {

@@ -73,7 +73,7 @@ pub type GaugeF64 = Gauge<f64, AtomicU64>;
     reason = "the help text at registration is the documentation"
 )]
 pub struct ControllerMetrics {
-    registry: Registry,
+    register: Register,
 
     pub platform_connector_health_events_received: Counter,
     pub ingest_refused: Family<RefusalLabel, Counter>,
@@ -132,7 +132,7 @@ impl Default for ControllerMetrics {
 impl ControllerMetrics {
     /// All numbers at nothing, registered.
     pub fn new() -> Self {
-        let mut r = Registry::default();
+        let mut r = Register::default();
         let seconds = || Histogram::new(DEFAULT_SECONDS);
         // The reference's quarantine histograms end at 10 s although its own scale test shows 300.
         let long_seconds = || Histogram::new(exponential_buckets(0.005, 2.0, 18));
@@ -215,7 +215,7 @@ impl ControllerMetrics {
             breaker_pool_utilization: breaker.pool_utilization,
             nodes_withheld: breaker.withheld,
             rule_errors: breaker.rule_errors,
-            registry: r,
+            register: r,
         }
     }
 
@@ -223,16 +223,46 @@ impl ControllerMetrics {
     pub fn encode(&self) -> String {
         let mut text = String::new();
         // Writing to a string can't fail.
-        let _ = encode(&mut text, &self.registry);
+        let _ = encode(&mut text, &self.register.registry);
         text
+    }
+
+    /// All metrics, in the order of their registration; families too that have no series yet.
+    pub fn described(&self) -> &[Described] {
+        &self.register.described
     }
 }
 
-fn add<M>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M
+/// What `/metrics` says of a metric, also while it has no series.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    /// Name of its series, without the suffixes of a histogram.
+    pub name: String,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: String,
+    /// What it counts, without a full stop.
+    pub help: &'static str,
+}
+
+/// The registry, and a list of what is in it.
+#[derive(Debug, Default)]
+struct Register {
+    registry: Registry,
+    described: Vec<Described>,
+}
+
+fn add<M>(r: &mut Register, name: &'static str, help: &'static str, metric: M) -> M
 where
     M: prometheus_client::registry::Metric + Clone,
 {
-    registry.register(name, help, metric.clone());
+    let kind = metric.metric_type().as_str().to_owned();
+    let suffix = if kind == "counter" { "_total" } else { "" };
+    r.described.push(Described {
+        name: format!("{name}{suffix}"),
+        kind,
+        help,
+    });
+    r.registry.register(name, help, metric.clone());
     metric
 }
 
@@ -247,7 +277,7 @@ struct IngestMetrics {
 }
 
 impl IngestMetrics {
-    fn register(r: &mut Registry, acknowledge: Histogram) -> Self {
+    fn register(r: &mut Register, acknowledge: Histogram) -> Self {
         Self {
             received: add(
                 r,
@@ -304,7 +334,7 @@ struct AgentMetrics {
 }
 
 impl AgentMetrics {
-    fn register(r: &mut Registry) -> Self {
+    fn register(r: &mut Register) -> Self {
         Self {
             reports: add(
                 r,
@@ -358,7 +388,7 @@ struct QuarantineMetrics {
 }
 
 impl QuarantineMetrics {
-    fn register(r: &mut Registry) -> Self {
+    fn register(r: &mut Register) -> Self {
         Self {
             received: add(
                 r,
@@ -455,7 +485,7 @@ struct QuarantineTimes {
 }
 
 impl QuarantineTimes {
-    fn register(r: &mut Registry, handling: Histogram, duration: Histogram) -> Self {
+    fn register(r: &mut Register, handling: Histogram, duration: Histogram) -> Self {
         Self {
             handling: add(
                 r,
@@ -490,7 +520,7 @@ struct BreakerMetrics {
 }
 
 impl BreakerMetrics {
-    fn register(r: &mut Registry) -> Self {
+    fn register(r: &mut Register) -> Self {
         Self {
             state: add(
                 r,

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use decide::quarantine::{Note, Request, RequestKind};
 use health_event::NodeName;
 use health_event::incident::{QuarantineStatus, Withheld};
-use telemetry::events::BreakerReset;
+use telemetry::events::{BreakerReset, set_breaker};
 use tokio::sync::{mpsc, oneshot};
 
 use super::breaker::Breaker;
@@ -155,6 +155,8 @@ impl Module {
             let (nodes, put) = {
                 let mut state = self.breaker.lock();
                 let nodes = state.reset(name);
+                // Under the lock: else the reset could be taken for an automatic one.
+                set_breaker(&self.context.metrics, name, false);
                 let put = Breaker::record(&state, name).map(|(key, value)| {
                     self.context
                         .store

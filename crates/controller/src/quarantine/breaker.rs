@@ -15,6 +15,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
+use super::said;
+use super::work::Module;
+
 /// Transitions read at a time.
 const PAGE: usize = 1_000;
 
@@ -148,6 +151,19 @@ impl Breaker {
         let record = PoolRecord::of(state.pools.get(pool)?);
         let bytes = serde_json::to_vec(&record).expect("times and texts always render");
         Some((key(pool), bytes))
+    }
+}
+
+impl Module {
+    /// Sets the breaker's numbers of all pools.
+    pub(super) fn say_levels(&self, pools: &[String]) {
+        let nodes = &self.context.nodes;
+        let sizes: Vec<(&str, usize)> = pools
+            .iter()
+            .map(|pool| (pool.as_str(), nodes.pool_size(pool)))
+            .collect();
+        let state = self.breaker.lock();
+        said::breaker_levels(&self.context.metrics, &state, &self.breaker.config, &sizes);
     }
 }
 

@@ -173,6 +173,7 @@ async fn call_by_turn(module: &Module, pools: &[String]) {
             }
             again = again.min(due.again_at.unwrap_or(again));
         }
+        module.say_levels(pools);
         let sleep = std::time::Duration::try_from(again.duration_since(Timestamp::now()));
         tokio::select! {
             () = module.breaker.changed.notified() => {}

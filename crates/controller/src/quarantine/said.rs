@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use decide::breaker::{BreakerState, Config};
+use decide::breaker::{BreakerState, Config, PoolState};
 use decide::quarantine::{Decision, Note, Reason, Transition};
 use decide::rules::{EvaluationError, RuleSets};
-use health_event::incident::{Bound, CloseReason, Incident, QuarantineStatus, Taint, Withheld};
+use health_event::incident::{
+    Bound, CloseReason, Incident, Marks, QuarantineStatus, Taint, Withheld,
+};
 use health_event::{NodeName, RecommendedAction};
 use jiff::Timestamp;
 use telemetry::ControllerMetrics;
 use telemetry::events::{
-    BreakerTripped, NodeQuarantined, NodeReleased, NodeWithheld, NodeWriteFailed, TaintRef,
-    set_breaker, set_breaker_state, set_quarantined,
+    BreakerReset, BreakerTripped, MarksFollowed, NodeQuarantined, NodeReleased, NodeWithheld,
+    NodeWriteFailed, TaintRef, set_breaker, set_breaker_state, set_quarantined,
 };
 use telemetry::metrics::{BoundLabel, ErrorLabel, PoolLabel, RuleLabel};
 use tracing::{debug, info};
@@ -50,16 +52,14 @@ pub(super) fn adopted(metrics: &ControllerMetrics, node: &NodeName) {
 /// The level at start: nodes that are out already.
 pub(super) fn out_at_start(metrics: &ControllerMetrics, incidents: &[Incident]) {
     for incident in incidents {
-        let is_out = match incident.quarantine {
-            QuarantineStatus::Quarantined | QuarantineStatus::Releasing(_) => true,
-            // Whether the node carries the marks is told when it is seen.
-            QuarantineStatus::Applying
-            | QuarantineStatus::Withheld(_)
-            | QuarantineStatus::Observed
-            | QuarantineStatus::Closed(_) => false,
-        };
-        set_quarantined(metrics, incident.node.as_str(), is_out);
+        set_quarantined(metrics, incident.node.as_str(), is_counted_out(incident));
     }
+}
+
+/// Whether the node was told of as taken out: it carried our marks. While the first write is under
+/// way nobody knows; while marks follow their faults the node stays out.
+fn is_counted_out(incident: &Incident) -> bool {
+    incident.quarantine.is_out() && incident.marks_observed
 }
 
 /// Every rule set that was evaluated, and which of them matched.
@@ -96,6 +96,72 @@ pub(super) fn held(node: &NodeName) {
     );
 }
 
+/// The breaker's levels of all pools (name, nodes now): at start, and whenever one may have
+/// changed, by an end of the window too. An automatic resume is told of here.
+pub(super) fn breaker_levels(
+    metrics: &ControllerMetrics,
+    state: &BreakerState,
+    config: &Config,
+    pools: &[(&str, usize)],
+) {
+    let mut largest: f64 = 0.0;
+    for (pool, size) in pools {
+        let label = PoolLabel {
+            pool: (*pool).into(),
+        };
+        let was_tripped = metrics.breaker_pool_tripped.get_or_create(&label).get() == 1;
+        let of_pool = state.pools.get(*pool);
+        if was_tripped && config.auto_resume && of_pool.is_none_or(|p| p.tripped.is_none()) {
+            BreakerReset {
+                pool,
+                actor: "auto_resume",
+                dropped_withheld: false,
+            }
+            .emit(metrics);
+        }
+        let nothing = PoolState::default();
+        let of_pool = of_pool.unwrap_or(&nothing);
+        pool_levels(metrics, config, pool, *size, of_pool);
+        set_breaker(metrics, pool, of_pool.tripped.is_some());
+        largest = largest.max(share(of_pool.newly.len(), *size));
+    }
+    metrics.breaker_utilization.set(largest);
+    set_breaker_state(metrics, state.pools.values().any(|p| p.tripped.is_some()));
+}
+
+/// Sets what one pool counts against its bounds, and how many nodes of it wait.
+fn pool_levels(
+    metrics: &ControllerMetrics,
+    config: &Config,
+    pool: &str,
+    size: usize,
+    of_pool: &PoolState,
+) {
+    for (bound, count, limit) in bounds(of_pool, config, size) {
+        let label = BoundLabel {
+            pool: pool.into(),
+            bound: bound.as_str().into(),
+        };
+        metrics
+            .breaker_pool_utilization
+            .get_or_create(&label)
+            .set(share(count, limit));
+    }
+    let withheld = i64::try_from(of_pool.waiting.len()).unwrap_or(i64::MAX);
+    metrics
+        .nodes_withheld
+        .get_or_create(&PoolLabel { pool: pool.into() })
+        .set(withheld);
+}
+
+/// Each bound with what counts against it, and the bound, in nodes.
+fn bounds(of_pool: &PoolState, config: &Config, size: usize) -> [(Bound, usize, usize); 2] {
+    [
+        (Bound::Level, of_pool.out.len(), config.level_bound(size)),
+        (Bound::Rate, of_pool.newly.len(), config.rate_bound(size)),
+    ]
+}
+
 /// The breaker's numbers for one pool; tells of a trip once, when it is new.
 pub(super) fn breaker(
     metrics: &ControllerMetrics,
@@ -109,28 +175,8 @@ pub(super) fn breaker(
     let Some(of_pool) = state.pools.get(pool) else {
         return;
     };
-    let bounds = [
-        (Bound::Level, of_pool.out.len(), config.level_bound(size)),
-        (Bound::Rate, of_pool.newly.len(), config.rate_bound(size)),
-    ];
-    for (bound, count, limit) in bounds {
-        let label = BoundLabel {
-            pool: pool.into(),
-            bound: bound.as_str().into(),
-        };
-        metrics
-            .breaker_pool_utilization
-            .get_or_create(&label)
-            .set(share(count, limit));
-        if bound == Bound::Rate {
-            metrics.breaker_utilization.set(share(count, size));
-        }
-    }
-    let withheld = i64::try_from(of_pool.waiting.len()).unwrap_or(i64::MAX);
-    metrics
-        .nodes_withheld
-        .get_or_create(&PoolLabel { pool: pool.into() })
-        .set(withheld);
+    pool_levels(metrics, config, pool, size, of_pool);
+    let bounds = bounds(of_pool, config, size);
     match &of_pool.tripped {
         Some(trip) if !was_tripped => {
             let of_bound = bounds.iter().find(|(bound, _, _)| *bound == trip.bound);
@@ -188,18 +234,25 @@ pub(super) fn decision(
         "incident changed"
     );
     let was = before.map(|before| &before.quarantine);
+    // The incident as it was, if its node was told of as taken out.
+    let out = before.filter(|before| is_counted_out(before));
     match &incident.quarantine {
-        QuarantineStatus::Quarantined if was.is_some_and(|was| *was != incident.quarantine) => {
+        QuarantineStatus::Quarantined if out.is_none() && incident.marks_observed => {
             quarantined(metrics, incident, generated_at, now);
         }
-        QuarantineStatus::Closed(reason) if was.is_some_and(QuarantineStatus::is_out) => {
-            released(
-                metrics,
-                before.unwrap_or(incident),
-                *reason,
-                generated_at,
-                now,
-            );
+        QuarantineStatus::Applying => {
+            if let Some(out) = out {
+                followed(metrics, out, incident, &transition.reason);
+            }
+        }
+        QuarantineStatus::Closed(reason) => {
+            if let Some(out) = out {
+                released(metrics, out, *reason, generated_at, now);
+            }
+        }
+        // Somebody took our marks off while they were to change, and they are not put on again.
+        QuarantineStatus::Observed if out.is_some() => {
+            set_quarantined(metrics, node.as_str(), false);
         }
         QuarantineStatus::Withheld(why) if was != Some(&transition.to) => {
             let reason = match why {
@@ -216,10 +269,8 @@ pub(super) fn decision(
             .emit();
         }
         QuarantineStatus::Quarantined
-        | QuarantineStatus::Closed(_)
         | QuarantineStatus::Withheld(_)
         | QuarantineStatus::Observed
-        | QuarantineStatus::Applying
         | QuarantineStatus::Releasing(_) => {}
     }
 }
@@ -268,6 +319,26 @@ fn quarantined(
         cordoned: marks.cordon && !marks.cordon_pre_existing,
         taints: &refs(&marks.taints, &marks.taints_pre_existing),
         after_seconds: Some(seconds(since, now)),
+    }
+    .emit(metrics);
+}
+
+/// The marks of a node that is out follow its faults: only what comes and goes counts. It counts
+/// with the plan, so that a plan made anew before it is written evens out.
+fn followed(metrics: &ControllerMetrics, before: &Incident, after: &Incident, reason: &Reason) {
+    let (old, new) = (&before.marks, &after.marks);
+    let cordons = |marks: &Marks| marks.cordon && !marks.cordon_pre_existing;
+    let by_others = matches!(reason, Reason::CooperatorUncordon(_));
+    let put = refs(&new.taints, &(&old.taints | &new.taints_pre_existing));
+    let taken = refs(&old.taints, &(&new.taints | &old.taints_pre_existing));
+    MarksFollowed {
+        node: after.node.as_str(),
+        incident: after.id.as_str(),
+        reason: reason.code(),
+        cordoned: cordons(new) && !old.cordon,
+        uncordoned: cordons(old) && !new.cordon && !by_others,
+        taints_put: &put,
+        taints_taken: &taken,
     }
     .emit(metrics);
 }

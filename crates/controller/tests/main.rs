@@ -8,6 +8,7 @@
 mod harness;
 mod process;
 
+mod api;
 mod audit;
 mod connector;
 mod ingest;

@@ -1,9 +1,12 @@
 //! For people and probes: health, metrics, and `/api/v1`.
 
+mod asked;
 mod auth;
+mod failed;
 mod routes;
 pub mod types;
 mod view;
 
 pub use auth::{ApiAuth, LocalTokenError};
+pub(crate) use failed::not_leading;
 pub use routes::{ApiState, router};

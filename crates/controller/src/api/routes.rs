@@ -2,29 +2,25 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body, to_bytes};
-use axum::extract::{Path, Query, Request, State};
+use axum::body::Body;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use event_store::{IncidentFilter, ReadError, TransitionsOf};
-use health_event::incident::IncidentId;
+use event_store::TransitionsOf;
 use health_event::{CloseCause, NodeName};
 use jiff::Timestamp;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
-use super::auth::{ApiAuth, Refused};
+use super::asked::{
+    EventQuery, IncidentQuery, NoBody, NoQuery, OfIncident, OfNode, PAGE, Page, read_body,
+};
+use super::auth::ApiAuth;
+use super::failed::{self, Failed, no_node};
 use super::{types, view};
 use crate::context::Context;
-use crate::requests::{Request as Ask, RequestError, Requests};
-
-/// Largest body of a request.
-const LARGEST_BODY: usize = 64 * 1024;
-/// Elements of an answer, unless fewer are asked for.
-const PAGE: usize = 500;
+use crate::requests::{Request as Ask, Requests};
 
 /// What the routes work on.
 #[derive(Debug, Clone)]
@@ -40,54 +36,6 @@ pub struct ApiState {
 /// Who calls, by the middleware.
 #[derive(Debug, Clone)]
 struct Actor(String);
-
-/// An answer that is no success.
-#[derive(Debug)]
-struct Failed(StatusCode, types::Problem);
-
-impl Failed {
-    fn new(status: StatusCode, code: &str, error: impl Into<String>) -> Self {
-        Self(
-            status,
-            types::Problem {
-                error: error.into(),
-                code: code.to_owned(),
-            },
-        )
-    }
-}
-
-impl IntoResponse for Failed {
-    fn into_response(self) -> Response {
-        (self.0, Json(self.1)).into_response()
-    }
-}
-
-impl From<ReadError> for Failed {
-    fn from(error: ReadError) -> Self {
-        Self::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            error.code(),
-            error.to_string(),
-        )
-    }
-}
-
-impl From<RequestError> for Failed {
-    fn from(error: RequestError) -> Self {
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            error.code(),
-            error.to_string(),
-        )
-    }
-}
-
-impl From<Refused> for Failed {
-    fn from(refused: Refused) -> Self {
-        Self::new(refused.status, refused.code, refused.why)
-    }
-}
 
 type Answer<T> = Result<Json<T>, Failed>;
 
@@ -107,7 +55,9 @@ pub fn router(state: ApiState) -> Router {
         .route("/api/v1/events", get(events))
         .route("/api/v1/breaker", get(breaker))
         .route("/api/v1/breaker/reset", post(breaker_reset))
+        .method_not_allowed_fallback(failed::no_such_method)
         .layer(from_fn_with_state(Arc::clone(&state), admit))
+        .fallback(failed::no_such_path)
         .with_state(state)
 }
 
@@ -126,16 +76,19 @@ async fn admit(State(state): State<Arc<ApiState>>, mut request: Request, next: N
     }
 }
 
-async fn status(State(state): State<Arc<ApiState>>) -> Answer<types::Status> {
+async fn status(State(state): State<Arc<ApiState>>, _: NoQuery) -> Answer<types::Status> {
     Ok(Json(view::status(&state.context, Timestamp::now())?))
 }
 
-async fn nodes(State(state): State<Arc<ApiState>>) -> Answer<Vec<types::NodeLine>> {
+async fn nodes(State(state): State<Arc<ApiState>>, _: NoQuery) -> Answer<Vec<types::NodeLine>> {
     Ok(Json(view::node_lines(&state.context, Timestamp::now())?))
 }
 
-async fn node(State(state): State<Arc<ApiState>>, Path(name): Path<String>) -> Answer<types::Node> {
-    let name = node_name(&name)?;
+async fn node(
+    State(state): State<Arc<ApiState>>,
+    OfNode(name): OfNode,
+    _: NoQuery,
+) -> Answer<types::Node> {
     let node = view::node(&state.context, &name, Timestamp::now())?;
     if node.object.is_none() && node.faults.is_empty() && node.incidents.is_empty() {
         return Err(no_node(&name));
@@ -143,64 +96,32 @@ async fn node(State(state): State<Arc<ApiState>>, Path(name): Path<String>) -> A
     Ok(Json(node))
 }
 
-/// Where a list goes on, and how long it is.
-#[derive(Debug, Deserialize, Default)]
-#[serde(default, deny_unknown_fields)]
-struct Page {
-    after: u64,
-    limit: Option<usize>,
-    node: Option<String>,
-}
-
-impl Page {
-    fn limit(&self) -> usize {
-        self.limit.unwrap_or(PAGE).clamp(1, PAGE)
-    }
-}
-
 async fn timeline(
     State(state): State<Arc<ApiState>>,
-    Path(name): Path<String>,
-    Query(page): Query<Page>,
+    OfNode(name): OfNode,
+    page: Page,
 ) -> Answer<Vec<types::Step>> {
-    let name = node_name(&name)?;
-    let of = TransitionsOf::Node(&name);
-    let steps = state
-        .context
-        .store
-        .transitions(of, page.after, page.limit())?;
+    let store = &state.context.store;
+    let steps = store.transitions(TransitionsOf::Node(&name), page.after, page.limit)?;
+    if steps.is_empty() {
+        must_know(&state, &name)?;
+    }
     Ok(Json(steps.into_iter().map(view::step).collect()))
-}
-
-/// Which incidents.
-#[derive(Debug, Deserialize, Default)]
-#[serde(default, deny_unknown_fields)]
-struct IncidentQuery {
-    node: Option<String>,
-    open: Option<bool>,
-    before: Option<String>,
-    limit: Option<usize>,
 }
 
 async fn incidents(
     State(state): State<Arc<ApiState>>,
-    Query(query): Query<IncidentQuery>,
+    IncidentQuery { filter, limit }: IncidentQuery,
 ) -> Answer<Vec<types::Incident>> {
-    let filter = IncidentFilter {
-        node: query.node.as_deref().map(node_name).transpose()?,
-        open: query.open,
-        before: query.before.as_deref().map(incident_id).transpose()?,
-    };
-    let limit = query.limit.unwrap_or(PAGE).clamp(1, PAGE);
     let found = state.context.store.incidents(&filter, limit)?;
     Ok(Json(found.iter().map(view::incident).collect()))
 }
 
 async fn incident(
     State(state): State<Arc<ApiState>>,
-    Path(id): Path<String>,
+    OfIncident(id): OfIncident,
+    _: NoQuery,
 ) -> Answer<types::IncidentDetail> {
-    let id = incident_id(&id)?;
     let store = &state.context.store;
     let Some(found) = store.incident(&id)? else {
         let text = format!("there is no incident {id}; see /api/v1/incidents");
@@ -215,23 +136,24 @@ async fn incident(
 
 async fn events(
     State(state): State<Arc<ApiState>>,
-    Query(page): Query<Page>,
+    EventQuery { page, node }: EventQuery,
 ) -> Answer<Vec<types::Event>> {
-    let node = page.node.as_deref().map(node_name).transpose()?;
-    let found = state
-        .context
-        .store
-        .events(node.as_ref(), page.after, page.limit())?;
+    let store = &state.context.store;
+    let found = store.events(node.as_ref(), page.after, page.limit)?;
     Ok(Json(found.into_iter().map(view::event).collect()))
 }
 
-async fn breaker(State(state): State<Arc<ApiState>>) -> Answer<Vec<types::BreakerPool>> {
+async fn breaker(
+    State(state): State<Arc<ApiState>>,
+    _: NoQuery,
+) -> Answer<Vec<types::BreakerPool>> {
     Ok(Json(view::breaker(&state.context)?))
 }
 
 async fn breaker_reset(
     State(state): State<Arc<ApiState>>,
     Extension(Actor(actor)): Extension<Actor>,
+    _: NoQuery,
     body: Body,
 ) -> Answer<types::Done> {
     let types::BreakerReset {
@@ -248,30 +170,34 @@ async fn breaker_reset(
 async fn hold(
     State(state): State<Arc<ApiState>>,
     Extension(Actor(actor)): Extension<Actor>,
-    Path(name): Path<String>,
+    OfNode(node): OfNode,
+    _: NoQuery,
     body: Body,
 ) -> Answer<types::Done> {
-    let node = node_name(&name)?;
     let types::HoldRequest { reason } = read_body(body).await?;
+    must_know(&state, &node)?;
     ask(&state, Ask::Hold { node, reason }, actor).await
 }
 
 async fn release(
     State(state): State<Arc<ApiState>>,
     Extension(Actor(actor)): Extension<Actor>,
-    Path(name): Path<String>,
+    OfNode(node): OfNode,
+    _: NoQuery,
+    body: Body,
 ) -> Answer<types::Done> {
-    let node = node_name(&name)?;
+    let NoBody {} = read_body(body).await?;
+    must_know(&state, &node)?;
     ask(&state, Ask::Release { node }, actor).await
 }
 
 async fn close(
     State(state): State<Arc<ApiState>>,
     Extension(Actor(actor)): Extension<Actor>,
-    Path(name): Path<String>,
+    OfNode(node): OfNode,
+    _: NoQuery,
     body: Body,
 ) -> Answer<types::Done> {
-    let node = node_name(&name)?;
     let types::CloseRequest { fault } = read_body(body).await?;
     let store = &state.context.store;
     let mut open = store.open_faults(&node)?;
@@ -286,17 +212,20 @@ async fn close(
     let closed = store
         .close_fault(&found.id, CloseCause::Person, Timestamp::now())
         .await;
-    closed.map_err(|error| {
-        Failed::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            error.code(),
-            error.to_string(),
-        )
-    })?;
+    closed?;
     tracing::info!(%node, fault = %found.id, actor, "fault closed by a person");
     Ok(Json(types::Done {
         done: format!("closed {}", found.id),
     }))
+}
+
+/// A node of the cluster, or one of which something is stored.
+fn must_know(state: &ApiState, name: &NodeName) -> Result<(), Failed> {
+    let context = &state.context;
+    let is_known = context.nodes.get(name).is_some()
+        || !context.store.events(Some(name), 0, 1)?.is_empty()
+        || !context.store.open_incidents_of(name)?.is_empty();
+    if is_known { Ok(()) } else { Err(no_node(name)) }
 }
 
 async fn ask(state: &ApiState, request: Ask, actor: String) -> Answer<types::Done> {
@@ -304,38 +233,4 @@ async fn ask(state: &ApiState, request: Ask, actor: String) -> Answer<types::Don
         Ok(done) => Ok(Json(types::Done { done })),
         Err(why) => Err(Failed::new(StatusCode::CONFLICT, "request_refused", why)),
     }
-}
-
-/// A JSON body; none at all is an empty object.
-async fn read_body<T: DeserializeOwned>(body: Body) -> Result<T, Failed> {
-    let bad = |why: String| Failed::new(StatusCode::BAD_REQUEST, "bad_body", why);
-    let bytes = to_bytes(body, LARGEST_BODY).await.map_err(|_| {
-        bad(format!(
-            "the body can't be read; want at most {LARGEST_BODY} bytes"
-        ))
-    })?;
-    let bytes = if bytes.is_empty() {
-        &b"{}"[..]
-    } else {
-        &bytes[..]
-    };
-    serde_json::from_slice(bytes)
-        .map_err(|error| bad(format!("the body is not as wanted: {error}")))
-}
-
-fn node_name(text: &str) -> Result<NodeName, Failed> {
-    NodeName::new(text)
-        .map_err(|error| Failed::new(StatusCode::BAD_REQUEST, "bad_node_name", error.to_string()))
-}
-
-fn incident_id(text: &str) -> Result<IncidentId, Failed> {
-    IncidentId::new(text).ok_or_else(|| {
-        let text = "want an incident's id: a ULID of 26 characters";
-        Failed::new(StatusCode::BAD_REQUEST, "bad_incident_id", text)
-    })
-}
-
-fn no_node(name: &NodeName) -> Failed {
-    let text = format!("nothing is known of node {name}; see `kubectl get nodes`");
-    Failed::new(StatusCode::NOT_FOUND, "no_node", text)
 }

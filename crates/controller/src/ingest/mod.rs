@@ -16,22 +16,7 @@ pub mod listener;
 mod service;
 mod skew;
 
-use std::time::Duration;
-
-use tonic::Status;
-
 pub use service::EventService;
 pub(crate) use service::{new_event, status_of};
 pub use skew::ClockSkews;
 pub(crate) use skew::own_event;
-
-/// Trailing metadata by which a gRPC server says when to try again, as gRPC's own clients read it
-/// (gRFC A6).
-const PUSHBACK: &str = "grpc-retry-pushback-ms";
-
-/// Adds to a status when to try again.
-pub fn with_retry_hint(mut status: Status, after: Duration) -> Status {
-    let milliseconds = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-    status.metadata_mut().insert(PUSHBACK, milliseconds.into());
-    status
-}

@@ -16,7 +16,6 @@ use wire::datamodels::platform_connector_server::PlatformConnector;
 
 use super::limits::{Limits, Verdict};
 use super::skew::ClockSkews;
-use super::with_retry_hint;
 use crate::crash;
 use crate::trust::{Caller, Gate};
 
@@ -134,15 +133,14 @@ impl EventService {
             }
             Verdict::TooFast(wait) => {
                 self.count_refusal("too_fast");
-                let text = "the sender is above ingest.sender_rate; send the batch again";
-                Err(with_retry_hint(Status::unavailable(text), wait))
+                let why = "the sender is above ingest.sender_rate";
+                Err(wire::unavailable(why, wait))
             }
             Verdict::ShareUsed(wait) => {
                 self.count_refusal("store_share");
-                let text = "the sender has used up its share of the store (a twentieth of \
-                            store.max_bytes in store.max_age); send the batch again";
-                let wait = wait.min(Duration::from_mins(1));
-                Err(with_retry_hint(Status::unavailable(text), wait))
+                let why = "the sender has used up its share of the store (a twentieth of \
+                           store.max_bytes in store.max_age)";
+                Err(wire::unavailable(why, wait.min(Duration::from_mins(1))))
             }
         }
     }
@@ -175,7 +173,7 @@ impl PlatformConnector for EventService {
 
 /// The gRPC answer to a write that did not happen. Everything but a bug can be sent again.
 pub(crate) fn status_of(error: &WriteError) -> Status {
-    with_retry_hint(Status::unavailable(error.to_string()), RETRY_STORE)
+    wire::unavailable(&error.to_string(), RETRY_STORE)
 }
 
 /// An event as the store takes it, with what its sender may and may not say.

@@ -4,9 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::Request;
-use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use kube::Client;
 use rustls::ServerConfig;
@@ -14,9 +12,11 @@ use telemetry::Admin;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
-use tonic::transport::server::Router as Services;
+use tonic::transport::server::Router;
 use tower::ServiceExt as _;
+use tower::layer::util::{Identity, Stack};
 use tracing::{info, warn};
+use wire::AnswersLayer;
 use wire::datamodels::platform_connector_server::PlatformConnectorServer;
 use wire::validate::RECEIVE_LIMIT;
 use wire::warden::v1::agent_server::AgentServer;
@@ -43,8 +43,11 @@ const PONG: Duration = Duration::from_secs(20);
 /// How often given certificate files are looked at.
 const LOOK_AT_FILES: Duration = Duration::from_secs(30);
 
+/// The two services behind the layer that answers for them.
+type Services = Router<Stack<AnswersLayer, Identity>>;
+
 /// Where the API appears once the process leads.
-pub(super) type LatePages = Arc<OnceLock<Router>>;
+pub(super) type LatePages = Arc<OnceLock<axum::Router>>;
 
 /// Serves the health pages at once, and the API once it is there.
 pub(super) async fn pages(
@@ -84,11 +87,7 @@ async fn late_page(late: LatePages, request: Request) -> Response {
             Ok(response) => response,
             Err(never) => match never {},
         },
-        None => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "not leading: see /readyz\n",
-        )
-            .into_response(),
+        None => api::not_leading().into_response(),
     }
 }
 
@@ -207,7 +206,7 @@ fn services(parts: &Parts) -> Services {
         PlatformConnectorServer::new(parts.events.clone()).max_decoding_message_size(RECEIVE_LIMIT);
     let reports = AgentServer::new(parts.reports.clone()).max_decoding_message_size(RECEIVE_LIMIT);
     Server::builder()
-        .timeout(LONGEST_CALL)
+        .layer(AnswersLayer::new(LONGEST_CALL))
         .max_concurrent_streams(CALLS_A_CONNECTION)
         .http2_keepalive_interval(Some(PING))
         .http2_keepalive_timeout(Some(PONG))

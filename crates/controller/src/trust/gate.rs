@@ -95,7 +95,7 @@ impl Denied {
     pub fn status(&self) -> Status {
         let status = Status::new(self.grpc_code(), self.to_string());
         if self.grpc_code() == Code::Unavailable {
-            crate::ingest::with_retry_hint(status, RETRY_TOKEN)
+            wire::with_retry_hint(status, RETRY_TOKEN)
         } else {
             status
         }

@@ -1,0 +1,492 @@
+//! Whatever the API is asked: what is wrong is said as JSON, with the right status.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rcgen::{KeyPair, SigningKey as _};
+use serde_json::{Value, json};
+
+use crate::harness::Cluster;
+use crate::process::{Program, Sender, numbered};
+
+/// An answer that is a problem: JSON of exactly two texts, one of them a code.
+fn problem(asked: &str, answer: &(u16, String)) -> (u16, String, String) {
+    let (status, body) = answer;
+    let value: Value = serde_json::from_str(body)
+        .unwrap_or_else(|_| panic!("{asked}: no JSON with {status}: {body:?}"));
+    let text = |key: &str| {
+        let text = value[key].as_str();
+        text.unwrap_or_else(|| panic!("{asked}: {body}")).to_owned()
+    };
+    assert_eq!(value.as_object().unwrap().len(), 2, "{asked}: {body}");
+    let (error, code) = (text("error"), text("code"));
+    assert!(error.len() >= 20 && error.len() < 1_000, "{asked}: {error}");
+    (*status, code, error)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_bad_call_is_answered_as_json_with_status_code_and_what_is_allowed() {
+    let cluster = Cluster::with_nodes(&["api-1"]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let program = Program::start(&cluster.testbed.kubeconfig(), "", &["--insecure-local"]);
+    program.up().await;
+    let sender = Sender::new(program.plain().await, None);
+    sender.send(vec![numbered("api-1", 1)]).await.unwrap();
+    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+    let token = Some(token.trim());
+    let large = format!("{{\"reason\":\"{}\"}}", "x".repeat(70_000));
+    let ulid = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+
+    // (method, path and query, body, status, code, part of the text)
+    let table: &[(&str, &str, &str, u16, &str, &str)] = &[
+        ("GET", "/", "", 404, "no_such_path", "/api/v1"),
+        (
+            "GET",
+            "/api/v2/nodes",
+            "",
+            404,
+            "no_such_path",
+            "/api/v2/nodes",
+        ),
+        (
+            "GET",
+            "/api/v1/nodes/api-1/none",
+            "",
+            404,
+            "no_such_path",
+            "",
+        ),
+        (
+            "DELETE",
+            "/api/v1/nodes",
+            "",
+            405,
+            "method_not_allowed",
+            "DELETE",
+        ),
+        (
+            "GET",
+            "/api/v1/breaker/reset",
+            "",
+            405,
+            "method_not_allowed",
+            "GET",
+        ),
+        (
+            "POST",
+            "/api/v1/events",
+            "{}",
+            405,
+            "method_not_allowed",
+            "POST",
+        ),
+        (
+            "GET",
+            "/api/v1/events?limit=-1",
+            "",
+            400,
+            "bad_query",
+            "`limit` is \"-1\"; allowed: a number from 1 to 500",
+        ),
+        (
+            "GET",
+            "/api/v1/events?limit=0",
+            "",
+            400,
+            "bad_query",
+            "1 to 500",
+        ),
+        (
+            "GET",
+            "/api/v1/events?limit=501",
+            "",
+            400,
+            "bad_query",
+            "1 to 500",
+        ),
+        (
+            "GET",
+            "/api/v1/events?limit=1e2",
+            "",
+            400,
+            "bad_query",
+            "1 to 500",
+        ),
+        (
+            "GET",
+            "/api/v1/events?limit=",
+            "",
+            400,
+            "bad_query",
+            "1 to 500",
+        ),
+        (
+            "GET",
+            "/api/v1/events?limit=1&limit=2",
+            "",
+            400,
+            "bad_query",
+            "given twice",
+        ),
+        (
+            "GET",
+            "/api/v1/events?limit=99999999999999999999",
+            "",
+            400,
+            "bad_query",
+            "1 to 500",
+        ),
+        (
+            "GET",
+            "/api/v1/events?after=-1",
+            "",
+            400,
+            "bad_query",
+            "`after` is \"-1\"",
+        ),
+        (
+            "GET",
+            "/api/v1/events?after=garbage",
+            "",
+            400,
+            "bad_query",
+            "`after`",
+        ),
+        (
+            "GET",
+            "/api/v1/events?after=9223372036854775808",
+            "",
+            400,
+            "bad_query",
+            "`after`",
+        ),
+        (
+            "GET",
+            "/api/v1/events?node=Not_A_Name",
+            "",
+            400,
+            "bad_node_name",
+            "",
+        ),
+        (
+            "GET",
+            "/api/v1/events?surprise=1",
+            "",
+            400,
+            "bad_query",
+            "`surprise` is no key",
+        ),
+        (
+            "GET",
+            "/api/v1/nodes/api-1/timeline?limit=0",
+            "",
+            400,
+            "bad_query",
+            "1 to 500",
+        ),
+        (
+            "GET",
+            "/api/v1/nodes/api-1/timeline?after=x",
+            "",
+            400,
+            "bad_query",
+            "`after`",
+        ),
+        (
+            "GET",
+            "/api/v1/nodes/api-1/timeline?node=x",
+            "",
+            400,
+            "bad_query",
+            "`node`",
+        ),
+        (
+            "GET",
+            "/api/v1/incidents?open=maybe",
+            "",
+            400,
+            "bad_query",
+            "true or false",
+        ),
+        (
+            "GET",
+            "/api/v1/incidents?before=garbage",
+            "",
+            400,
+            "bad_incident_id",
+            "ULID",
+        ),
+        (
+            "GET",
+            "/api/v1/incidents?limit=1000",
+            "",
+            400,
+            "bad_query",
+            "1 to 500",
+        ),
+        (
+            "GET",
+            "/api/v1/incidents?node=-",
+            "",
+            400,
+            "bad_node_name",
+            "",
+        ),
+        ("GET", "/api/v1/status?x", "", 400, "bad_query", "no query"),
+        (
+            "GET",
+            "/api/v1/nodes?limit=1",
+            "",
+            400,
+            "bad_query",
+            "no query",
+        ),
+        (
+            "GET",
+            "/api/v1/breaker?pool=gpu",
+            "",
+            400,
+            "bad_query",
+            "no query",
+        ),
+        (
+            "GET",
+            "/api/v1/nodes/Not_A_Name",
+            "",
+            400,
+            "bad_node_name",
+            "",
+        ),
+        ("GET", "/api/v1/nodes/%ff", "", 400, "bad_path", "UTF-8"),
+        ("GET", "/api/v1/nodes/nobody", "", 404, "no_node", "nobody"),
+        (
+            "GET",
+            "/api/v1/nodes/nobody/timeline",
+            "",
+            404,
+            "no_node",
+            "nobody",
+        ),
+        (
+            "GET",
+            "/api/v1/incidents/garbage",
+            "",
+            400,
+            "bad_incident_id",
+            "ULID",
+        ),
+        (
+            "GET",
+            "/api/v1/incidents/01arz3ndektsv4rrffq69g5fav",
+            "",
+            400,
+            "bad_incident_id",
+            "",
+        ),
+        (
+            "GET",
+            &format!("/api/v1/incidents/{ulid}"),
+            "",
+            404,
+            "no_incident",
+            ulid,
+        ),
+        (
+            "POST",
+            "/api/v1/nodes/nobody/hold",
+            "{}",
+            404,
+            "no_node",
+            "nobody",
+        ),
+        (
+            "POST",
+            "/api/v1/nodes/nobody/release",
+            "",
+            404,
+            "no_node",
+            "nobody",
+        ),
+        ("POST", "/api/v1/nodes/api-1/hold", "{", 400, "bad_body", ""),
+        (
+            "POST",
+            "/api/v1/nodes/api-1/hold",
+            "[]",
+            400,
+            "bad_body",
+            "",
+        ),
+        (
+            "POST",
+            "/api/v1/nodes/api-1/hold",
+            "{\"reason\":1}",
+            400,
+            "bad_body",
+            "string",
+        ),
+        (
+            "POST",
+            "/api/v1/nodes/api-1/hold",
+            "{\"surprise\":1}",
+            400,
+            "bad_body",
+            "surprise",
+        ),
+        (
+            "POST",
+            "/api/v1/nodes/api-1/hold",
+            &large,
+            413,
+            "body_too_large",
+            "65536",
+        ),
+        (
+            "POST",
+            "/api/v1/nodes/api-1/hold?now=1",
+            "{}",
+            400,
+            "bad_query",
+            "`now`",
+        ),
+        (
+            "POST",
+            "/api/v1/nodes/api-1/release",
+            "{\"reason\":\"x\"}",
+            400,
+            "bad_body",
+            "reason",
+        ),
+        (
+            "POST",
+            "/api/v1/nodes/api-1/hold",
+            "{}",
+            503,
+            "quarantine_off",
+            "profile",
+        ),
+        (
+            "POST",
+            "/api/v1/nodes/api-1/close",
+            "",
+            400,
+            "bad_body",
+            "fault",
+        ),
+        (
+            "POST",
+            "/api/v1/nodes/api-1/close",
+            "{\"fault\":\"none\"}",
+            404,
+            "no_fault",
+            "none",
+        ),
+        (
+            "POST",
+            "/api/v1/breaker/reset",
+            "{\"drop_withheld\":\"yes\"}",
+            400,
+            "bad_body",
+            "boolean",
+        ),
+        (
+            "POST",
+            "/api/v1/breaker/reset",
+            "{\"pool\":\"none\"}",
+            503,
+            "quarantine_off",
+            "",
+        ),
+    ];
+    for (method, path, body, status, code, part) in table {
+        let asked = format!("{method} {path}");
+        let answer = program.send(method, path, token, body).await;
+        let (got, got_code, text) = problem(&asked, &answer);
+        assert_eq!(
+            (got, got_code.as_str()),
+            (*status, *code),
+            "{asked}: {text}"
+        );
+        assert!(text.contains(part), "{asked}: {text}");
+        if path.starts_with("/api/v1/") && *code != "no_such_path" {
+            let refused = program.send(method, path, None, body).await;
+            let (got, code, _) = problem(&asked, &refused);
+            assert_eq!((got, code.as_str()), (401, "no_token"), "{asked}");
+        }
+    }
+    for path in [
+        "/api/v1/events?limit=1&node=api-1",
+        "/api/v1/incidents?open=true&limit=500",
+    ] {
+        let (status, body) = program.get(path, token).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        assert!(body.starts_with('['), "{body}");
+    }
+}
+
+/// The token as it would have been, had it ended a minute ago: signed by the cluster's own key.
+fn expired(token: &str, keys: &Path) -> String {
+    let (head, claims) = token.rsplit_once('.').unwrap().0.split_once('.').unwrap();
+    let mut claims: Value =
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).unwrap()).unwrap();
+    let now = jiff::Timestamp::now().as_second();
+    for (claim, age) in [("iat", 3_660), ("nbf", 3_660), ("exp", 60)] {
+        claims[claim] = json!(now - age);
+    }
+    let signed = format!("{head}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
+    let key = std::fs::read_to_string(keys.join("service-account.key")).unwrap();
+    let key = KeyPair::from_pem(&key).unwrap();
+    let signature = fixed(&key.sign(signed.as_bytes()).unwrap());
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+}
+
+/// From an ECDSA signature in DER (two integers) to the form of a JWT: twice 32 bytes.
+fn fixed(der: &[u8]) -> Vec<u8> {
+    let mut rest = &der[2..];
+    let mut out = Vec::new();
+    for _ in 0..2 {
+        let (number, after) = rest[2..].split_at(usize::from(rest[1]));
+        let digits = &number[number.len().saturating_sub(32)..];
+        out.extend(std::iter::repeat_n(0, 32 - digits.len()));
+        out.extend(digits);
+        rest = after;
+    }
+    out
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_not_good_here_is_refused_as_json_on_every_path() {
+    let cluster = Cluster::with_nodes(&["api-t"]).await;
+    let testbed = cluster.testbed;
+    let account = format!("api-{}", ulid::Ulid::new().to_string().to_lowercase());
+    testbed.service_account("warden", &account).await.unwrap();
+    let program = Program::start(&testbed.kubeconfig(), "", &[]);
+    program.up().await;
+    let hour = Duration::from_hours(1);
+    let good = testbed.token("warden", &account, &[], hour).await.unwrap();
+    let elsewhere = testbed.token("warden", &account, &["elsewhere"], hour);
+    let elsewhere = elsewhere.await.unwrap();
+    let old = expired(&good, &testbed.folder().join("pki"));
+    let table = [
+        (None, 401, "no_token"),
+        (Some(""), 401, "no_token"),
+        (Some("not.a.token"), 401, "token_refused"),
+        (Some(old.as_str()), 401, "token_refused"),
+        (Some(elsewhere.as_str()), 401, "token_refused"),
+        (Some(good.as_str()), 403, "not_allowed"),
+    ];
+    for (token, status, code) in table {
+        for (method, path) in [
+            ("GET", "/api/v1/status"),
+            ("GET", "/api/v1/nodes/api-t"),
+            ("POST", "/api/v1/breaker/reset"),
+        ] {
+            let asked = format!("{method} {path} with {code}");
+            let answer = program.send(method, path, token, "").await;
+            let (got, got_code, text) = problem(&asked, &answer);
+            assert_eq!((got, got_code.as_str()), (status, code), "{asked}: {text}");
+            assert!(!text.contains(&good), "no answer repeats a token");
+        }
+    }
+}

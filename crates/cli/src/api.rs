@@ -22,6 +22,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use wire::api::Problem;
 
+use crate::output::chain;
 use crate::tls;
 
 mod error;
@@ -39,20 +40,48 @@ pub const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
 /// Characters of an answer that is no JSON in a message.
 const SHOWN: usize = 200;
 
+/// Ids of the flags of [`Connection`].
+pub const FLAGS: [&str; 3] = ["server", "token_file", "ca_file"];
+
 /// How the controller is reached.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Connection {
-    /// The controller's API: https://HOST:PORT, or http:// to a loopback address.
-    #[arg(long, value_name = "URL", env = "WARDEN_SERVER", default_value = DEFAULT_SERVER)]
+    /// The controller's API: https://HOST:PORT, or http:// to a loopback address, where `kubectl -n
+    /// warden port-forward deployment/warden-controller 9441` puts it.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "WARDEN_SERVER",
+        hide_env_values = true,
+        default_value = DEFAULT_SERVER,
+        global = true,
+        help_heading = HEADING
+    )]
     server: String,
-    /// File with the bearer token.
-    #[arg(long, value_name = "FILE", env = "WARDEN_TOKEN_FILE")]
+    /// File with the bearer token, as `kubectl create token SERVICEACCOUNT` prints it.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "WARDEN_TOKEN_FILE",
+        hide_env_values = true,
+        global = true,
+        help_heading = HEADING
+    )]
     token_file: Option<PathBuf>,
-    /// Certificate authorities that the server's certificate must come from (PEM); without it the
+    /// Certificate authorities (PEM), one of which must have signed the server's certificate; without it the
     /// system's.
-    #[arg(long, value_name = "FILE", env = "WARDEN_CA_FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "WARDEN_CA_FILE",
+        hide_env_values = true,
+        global = true,
+        help_heading = HEADING
+    )]
     ca_file: Option<PathBuf>,
 }
+
+const HEADING: &str = "How to reach the controller";
 
 /// What the controller said.
 #[derive(Debug)]
@@ -323,17 +352,6 @@ async fn handshake(
     // What goes wrong on the way is told by the request that waits for its answer.
     let driver = async { connection.await.unwrap_or_default() };
     Ok((sender, Box::pin(driver)))
-}
-
-/// An error and what caused it: hyper's own words are few.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use health_event::NodeName;
 use wire::api::Done;
 
 use crate::api::{Answer, ApiError};
-use crate::output::{Exit, Format, GREEN, Options, harmless, unless_gone};
+use crate::output::{Exit, Format, GREEN, Options, harmless, json_line, unless_gone};
 
 /// A node's name from the command line.
 pub(crate) fn node(text: &str) -> Result<NodeName, String> {
@@ -18,7 +18,7 @@ pub(crate) fn node(text: &str) -> Result<NodeName, String> {
 pub(crate) fn said(done: &Answer<Done>, options: Options) -> Result<Exit, ApiError> {
     let mut out = options.stdout();
     let printed = match options.format {
-        Format::Json => writeln!(out, "{}", done.json),
+        Format::Json => json_line(&mut out, &done.json),
         Format::Text => writeln!(out, "{GREEN}{}{GREEN:#}", harmless(&done.value.done)),
     };
     unless_gone(printed.and_then(|()| out.flush()))?;

@@ -7,15 +7,19 @@ use crate::api::{ApiError, Connection};
 use crate::ask;
 use crate::output::{Exit, Options};
 
+const AFTER_HELP: &str = "\
+If it is said again it is open again. A node whose last fault is closed so is given back.
+
+Exit codes: 0 done; 2 wrong usage, no such fault, or no answer.";
+
 /// Which fault to close.
 #[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct Args {
-    #[command(flatten)]
-    connection: Connection,
-    /// Node.
+    /// The node's name.
     #[arg(value_parser = ask::node)]
     node: NodeName,
-    /// Id of the fault, as `warden explain NODE` prints it.
+    /// The fault's id (12 characters), as `warden explain NODE` shows it.
     fault: String,
 }
 
@@ -23,10 +27,10 @@ pub struct Args {
 ///
 /// # Errors
 /// [`ApiError`].
-pub fn run(args: &Args, options: &Options) -> Result<Exit, ApiError> {
+pub fn run(args: &Args, connection: &Connection, options: &Options) -> Result<Exit, ApiError> {
     let request = CloseRequest {
         fault: args.fault.clone(),
     };
     let path = format!("/api/v1/nodes/{}/close", args.node);
-    ask::said(&args.connection.open()?.post(&path, &request)?, *options)
+    ask::said(&connection.open()?.post(&path, &request)?, *options)
 }

@@ -4,16 +4,20 @@
 //! `warden-agent --check-config FILE`, found beside this program or in `PATH`. It prints a TOML
 //! table a fault. So the check is exactly what a start would say, and this program needs neither.
 
-use std::io::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use crate::output::{BOLD, Exit, Format, GREEN, Options, RED, counted, harmless, unless_gone};
+use crate::output::{self, BOLD, Exit, Format, GREEN, Options, RED};
+use crate::output::{counted, harmless, json_line, unless_gone};
 
 /// Bytes of a configuration at most.
 const LARGEST: u64 = 4 * 1024 * 1024;
+/// Characters of a line that are shown.
+const SHOWN: usize = 100;
 /// Top-level keys that only one of the two knows.
 const CONTROLLERS: [&str; 9] = [
     "profile",
@@ -38,6 +42,12 @@ const AGENTS: [&str; 9] = [
     "admin",
 ];
 
+const AFTER_HELP: &str = "\
+The programs check their own files: warden-controller or warden-agent must lie beside \
+`warden` or in PATH.
+
+Exit codes: 0 nothing is wrong; 1 something is; 2 wrong usage, or the file could not be checked.";
+
 /// What about it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -48,17 +58,18 @@ pub struct Args {
 /// See [`Args`].
 #[derive(Debug, clap::Subcommand)]
 enum Act {
-    /// Report everything that is wrong with a file: key, value, allowed form.
+    /// Report everything that is wrong with a file, each with key, value and allowed form.
     Check(Check),
 }
 
 /// Which file.
 #[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
 struct Check {
     /// The configuration (TOML).
     file: PathBuf,
-    /// Whose it is; default: told by its keys.
-    #[arg(long, value_enum)]
+    /// Whose it is, controller or agent; default: told by its keys, and both where they don't tell.
+    #[arg(long, value_enum, hide_possible_values = true)]
     program: Option<Program>,
 }
 
@@ -91,6 +102,19 @@ struct Fault {
     allowed: String,
 }
 
+/// Where a file stops being TOML.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Syntax {
+    /// From 1.
+    line: usize,
+    /// From 1, in characters.
+    column: usize,
+    /// What is wrong there, and what would be right.
+    error: String,
+    /// The line as it stands in the file.
+    text: String,
+}
+
 /// All that a program prints.
 #[derive(Debug, Deserialize)]
 struct Printed {
@@ -109,14 +133,18 @@ pub enum ConfigError {
         /// Why.
         why: String,
     },
-    /// Its keys don't tell.
+    /// Its keys contradict each other.
     #[error(
-        "configuration {} could be the controller's or the agent's; say which with --program",
-        path.display()
+        "configuration {} has keys of both programs ({controllers} is the controller's, {agents} the \
+         agent's): split it, or say whose it is with --program", path.display()
     )]
-    Whose {
+    Mixed {
         /// Its path.
         path: PathBuf,
+        /// A key that only the controller has.
+        controllers: &'static str,
+        /// A key that only the agent has.
+        agents: &'static str,
     },
     /// The program that knows.
     #[error(
@@ -138,7 +166,7 @@ impl ConfigError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::File { .. } => "config_file",
-            Self::Whose { .. } => "config_whose",
+            Self::Mixed { .. } => "config_mixed",
             Self::Program { .. } => "config_program",
             Self::Output(_) => "output_unwritable",
         }
@@ -148,32 +176,71 @@ impl ConfigError {
 /// Checks and prints.
 ///
 /// # Errors
-/// [`ConfigError`] if nothing could be checked; faults are the answer [`Exit::Error`].
+/// [`ConfigError`] if nothing could be checked; faults are the answer [`Exit::Unhealthy`].
 pub fn run(args: &Args, options: &Options) -> Result<Exit, ConfigError> {
     let Act::Check(Check { file, program }) = &args.act;
     let text = read(file)?;
-    let Some(program) = program.or_else(|| told_by_keys(&text)) else {
-        return Err(ConfigError::Whose { path: file.clone() });
-    };
-    let faults = faults(program, file)?;
     let mut out = options.stdout();
-    let printed = match options.format {
-        Format::Json => {
-            let result = serde_json::json!({
-                "file": file.to_string_lossy(),
-                "program": program.name(),
-                "faults": faults,
-            });
-            writeln!(out, "{result}")
+    let table = match text.parse::<toml::Table>() {
+        Ok(table) => table,
+        Err(error) => {
+            let syntax = syntax(&text, &error);
+            let printed = match options.format {
+                Format::Json => json_line(&mut out, &no_toml(file, *program, &syntax)),
+                Format::Text => print_syntax(&mut out, file, &syntax),
+            };
+            unless_gone(printed.and_then(|()| out.flush()))?;
+            return Ok(Exit::Unhealthy);
         }
-        Format::Text => print(&mut out, file, program, &faults),
     };
-    unless_gone(printed.and_then(|()| out.flush()))?;
-    Ok(if faults.is_empty() {
-        Exit::Clean
-    } else {
-        Exit::Error
-    })
+    let mut exit = Exit::Clean;
+    for (program, faults) in checked(file, *program, &table)? {
+        let printed = match options.format {
+            Format::Json => {
+                let result = serde_json::json!({
+                    "file": file.to_string_lossy(),
+                    "program": program.name(),
+                    "faults": faults,
+                });
+                json_line(&mut out, &result.to_string())
+            }
+            Format::Text => print(&mut out, file, program, &faults, table.is_empty()),
+        };
+        unless_gone(printed.and_then(|()| out.flush()))?;
+        if !faults.is_empty() {
+            exit = Exit::Unhealthy;
+        }
+    }
+    Ok(exit)
+}
+
+/// What each program says whose file it may be. Keys that both have, or none, do not tell: then
+/// both are asked, as far as they are here.
+fn checked(
+    file: &Path,
+    program: Option<Program>,
+    table: &toml::Table,
+) -> Result<Vec<(Program, Vec<Fault>)>, ConfigError> {
+    if let Some(program) = program.map_or_else(|| told_by_keys(file, table), |p| Ok(Some(p)))? {
+        return Ok(vec![(program, faults(program, file)?)]);
+    }
+    let mut said = Vec::new();
+    let mut missing = Vec::new();
+    for program in [Program::Controller, Program::Agent] {
+        match faults(program, file) {
+            Ok(faults) => said.push((program, faults)),
+            Err(error) => missing.push(error),
+        }
+    }
+    if said.is_empty()
+        && let Some(error) = missing.pop()
+    {
+        return Err(error);
+    }
+    for error in missing {
+        output::report_warning(&output::chain(&error));
+    }
+    Ok(said)
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
@@ -181,26 +248,87 @@ fn read(path: &Path) -> Result<String, ConfigError> {
         path: path.to_owned(),
         why,
     };
-    let size = std::fs::metadata(path)
-        .map_err(|e| error(e.to_string()))?
-        .len();
-    if size > LARGEST {
+    let file = File::open(path).map_err(|e| error(e.to_string()))?;
+    let mut bytes = Vec::new();
+    let read = file.take(LARGEST + 1).read_to_end(&mut bytes);
+    read.map_err(|e| error(e.to_string()))?;
+    if bytes.len() as u64 > LARGEST {
         return Err(error(format!(
-            "it has {size} bytes; want at most {LARGEST}"
+            "it has more than {LARGEST} bytes, the most that is read"
         )));
     }
-    std::fs::read_to_string(path).map_err(|e| error(e.to_string()))
+    String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        error(format!("it is no UTF-8 text from byte {at} on; TOML is"))
+    })
 }
 
 /// By the keys that only one of the two knows.
-fn told_by_keys(text: &str) -> Option<Program> {
-    let table: toml::Table = text.parse().ok()?;
-    let has = |keys: &[&str]| keys.iter().any(|key| table.contains_key(*key));
-    match (has(&CONTROLLERS), has(&AGENTS)) {
-        (true, false) => Some(Program::Controller),
-        (false, true) => Some(Program::Agent),
-        (true, true) | (false, false) => None,
+fn told_by_keys(file: &Path, table: &toml::Table) -> Result<Option<Program>, ConfigError> {
+    let first = |keys: &[&'static str]| keys.iter().copied().find(|key| table.contains_key(*key));
+    match (first(&CONTROLLERS), first(&AGENTS)) {
+        (Some(_), None) => Ok(Some(Program::Controller)),
+        (None, Some(_)) => Ok(Some(Program::Agent)),
+        (None, None) => Ok(None),
+        (Some(controllers), Some(agents)) => Err(ConfigError::Mixed {
+            path: file.to_owned(),
+            controllers,
+            agents,
+        }),
     }
+}
+
+fn syntax(text: &str, error: &toml::de::Error) -> Syntax {
+    let at = error
+        .span()
+        .map_or(0, |span| text.floor_char_boundary(span.start));
+    let before = &text[..at];
+    let start = before.rfind('\n').map_or(0, |end| end + 1);
+    Syntax {
+        line: before.matches('\n').count() + 1,
+        column: before[start..].chars().count() + 1,
+        error: error.message().to_owned(),
+        text: text[start..].lines().next().unwrap_or_default().to_owned(),
+    }
+}
+
+fn no_toml(file: &Path, program: Option<Program>, syntax: &Syntax) -> String {
+    serde_json::json!({
+        "file": file.to_string_lossy(),
+        "program": program.map(Program::name),
+        "faults": [{
+            "key": "",
+            "value": syntax.text,
+            "allowed": syntax.error,
+            "line": syntax.line,
+            "column": syntax.column,
+        }],
+    })
+    .to_string()
+}
+
+fn print_syntax(out: &mut impl io::Write, file: &Path, syntax: &Syntax) -> io::Result<()> {
+    let path = file.display().to_string();
+    let path = harmless(&path);
+    writeln!(out, "{BOLD}{path}{BOLD:#}: {RED}no TOML{RED:#}")?;
+    let Syntax {
+        line,
+        column,
+        error,
+        text,
+    } = syntax;
+    writeln!(
+        out,
+        "  {BOLD}line {line}, column {column}{BOLD:#}: {}",
+        harmless(error)
+    )?;
+    let (number, text): (String, String) = (line.to_string(), text.chars().take(SHOWN).collect());
+    writeln!(out, "    {number} | {}", harmless(&text))?;
+    if *column <= SHOWN {
+        let indent = number.len() + 3 + column - 1;
+        writeln!(out, "    {:indent$}{RED}^{RED:#}", "")?;
+    }
+    Ok(())
 }
 
 fn faults(program: Program, file: &Path) -> Result<Vec<Fault>, ConfigError> {
@@ -248,13 +376,19 @@ fn print(
     file: &Path,
     program: Program,
     faults: &[Fault],
+    is_empty: bool,
 ) -> io::Result<()> {
     let path = file.display().to_string();
     let (path, name) = (harmless(&path), program.name());
     if faults.is_empty() {
+        let empty = if is_empty {
+            "; no key is set, so that all have their defaults"
+        } else {
+            ""
+        };
         return writeln!(
             out,
-            "{BOLD}{path}{BOLD:#} ({name}): {GREEN}nothing is wrong{GREEN:#}"
+            "{BOLD}{path}{BOLD:#} ({name}): {GREEN}nothing is wrong{GREEN:#}{empty}"
         );
     }
     let count = counted(faults.len() as u64, "fault");
@@ -287,11 +421,31 @@ mod tests {
             ("[kernel_log]", Some(Program::Agent)),
             ("[controller]\nurl = 'x'", Some(Program::Agent)),
             ("[log]", None),
-            ("[socket]\n[store]", None),
-            ("not toml", None),
+            ("", None),
         ];
         for (text, want) in table {
-            assert_eq!(told_by_keys(text), want, "{text:?}");
+            let told = told_by_keys(Path::new("a"), &text.parse().unwrap()).unwrap();
+            assert_eq!(told, want, "{text:?}");
+        }
+        let both = "[socket]\n[store]".parse().unwrap();
+        let error = told_by_keys(Path::new("a"), &both).unwrap_err();
+        assert_eq!(error.code(), "config_mixed");
+    }
+
+    #[test]
+    fn a_syntax_error_is_placed() {
+        let table = [
+            ("a = 1\n[b\nc = 1", (2, 3, "[b")),
+            ("= 1", (1, 1, "= 1")),
+            ("a = 'ü'\nä = 1", (2, 1, "ä = 1")),
+            ("x = 'ü' 1", (1, 9, "x = 'ü' 1")),
+            ("a = 1\na = 2\n", (2, 1, "a = 2")),
+        ];
+        for (text, (line, column, shown)) in table {
+            let found = syntax(text, &text.parse::<toml::Table>().unwrap_err());
+            let want = (line, column, shown.to_owned());
+            assert_eq!((found.line, found.column, found.text), want, "{text:?}");
+            assert!(!found.error.is_empty(), "{text:?}");
         }
     }
 }

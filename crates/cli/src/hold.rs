@@ -7,15 +7,21 @@ use crate::api::{ApiError, Connection};
 use crate::ask;
 use crate::output::{Exit, Options};
 
+const AFTER_HELP: &str = "\
+The node is cordoned as for a fault, and stays out until `warden release NODE`; the breaker does not \
+keep it from that. In a dry run (profile observe) it is only shown. With quarantine off (profile \
+silent) it is refused.
+
+Exit codes: 0 done; 2 wrong usage, refused, or no answer.";
+
 /// Which node to take out.
 #[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct Args {
-    #[command(flatten)]
-    connection: Connection,
-    /// Node.
+    /// The node's name.
     #[arg(value_parser = ask::node)]
     node: NodeName,
-    /// Why, for people: shown with the incident.
+    /// Why, for the next person: `warden explain` shows it.
     #[arg(long, value_name = "TEXT")]
     reason: String,
 }
@@ -24,10 +30,10 @@ pub struct Args {
 ///
 /// # Errors
 /// [`ApiError`].
-pub fn run(args: &Args, options: &Options) -> Result<Exit, ApiError> {
+pub fn run(args: &Args, connection: &Connection, options: &Options) -> Result<Exit, ApiError> {
     let request = HoldRequest {
         reason: args.reason.clone(),
     };
     let path = format!("/api/v1/nodes/{}/hold", args.node);
-    ask::said(&args.connection.open()?.post(&path, &request)?, *options)
+    ask::said(&connection.open()?.post(&path, &request)?, *options)
 }

@@ -42,7 +42,10 @@ const ACTIONS: [&str; 9] = [
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: warden inject SysLogsXIDError --code 79 --entity \
-PCI=0000:17:00 --fatal --action RESTART_BM\nThe same with --healthy instead of --fatal ends it."
+PCI=0000:17:00 --fatal --action RESTART_BM\nThe same with --healthy instead of --fatal ends it.\n\
+As root it acts as a real fault does: the node may be taken out of service. Events of others than \
+root lose their mark `injected`, and may not speak for the agent's own detectors.\n\nExit codes: 0 \
+the agent has it on disk; 2 wrong usage, refused, or no answer."
 )]
 pub struct Args {
     /// The agent's socket.
@@ -62,22 +65,22 @@ pub struct Args {
     /// What it is about, for example PCI=0000:17:00; may be given several times.
     #[arg(long = "entity", value_name = "TYPE=VALUE", value_parser = entity)]
     entities: Vec<Entity>,
-    /// Work on the part can't go on.
+    /// Say that work on the part can't go on.
     #[arg(long, conflicts_with = "healthy")]
     fatal: bool,
-    /// All is well again with what is named.
+    /// Say that all is well again with what is named; ends the fault that the same flags opened.
     #[arg(long)]
     healthy: bool,
-    /// Text for people.
+    /// Text for people; `warden explain` shows it.
     #[arg(long, value_name = "TEXT", default_value = "injected by a person")]
     message: String,
-    /// What is asked for.
+    /// The repair asked for.
     #[arg(long, value_name = "ACTION", default_value = "NONE", value_parser = action_parser())]
     action: String,
-    /// How far it may act.
+    /// How far the event may act.
     #[arg(long, value_enum, default_value_t = Strategy::Execute)]
     strategy: Strategy,
-    /// The node; default: the agent's own.
+    /// The node's name; an agent takes only its own, which is the default.
     #[arg(long, value_name = "NODE", value_parser = ask::node)]
     node: Option<health_event::NodeName>,
 }

@@ -4,7 +4,7 @@
 //! answers with an [`output::Exit`]. Errors name the object, what was tried, why it failed and
 //! what to do next.
 
-use clap::{Parser, Subcommand};
+use clap::{Arg, CommandFactory as _, Parser, Subcommand};
 
 pub mod api;
 mod ask;
@@ -30,37 +30,60 @@ pub struct Cli {
     /// How to print.
     #[command(flatten)]
     pub output: output::Options,
+    /// How the controller is reached.
+    #[command(flatten)]
+    pub connection: api::Connection,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, nothing wrong; 1 done, faults found or the object \
-asked for is unhealthy; 2 usage or input/output error.";
+const EXIT_CODES: &str = "Exit codes: 0 done, nothing wrong; 1 done, and something is wrong: faults \
+found (scan, config check), a fault or an incident open (explain), anything out of order (status \
+--check, and only with it); 2 wrong usage, or something could not be read, reached or done. \
+Each command's --help says it for that command.";
+
+/// Subcommands that ask no controller.
+const ALONE: [&str; 4] = ["scan", "inject", "config", "completions"];
+
+/// The command line. The connection's flags may stand before and behind a subcommand's name; the
+/// subcommands that ask no controller pass them over, and their help does not show them.
+pub fn command() -> clap::Command {
+    let whole = Cli::command().mut_subcommand("scan", scan::with_later_flags);
+    let connection = whole
+        .get_arguments()
+        .filter(|argument| api::FLAGS.contains(&argument.get_id().as_str()));
+    let hidden: Vec<Arg> = connection
+        .map(|argument| argument.clone().hide(true))
+        .collect();
+    ALONE.into_iter().fold(whole, |command, name| {
+        command.mut_subcommand(name, |alone| alone.args(hidden.clone()))
+    })
+}
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Decode kernel logs anywhere, without a cluster.
+    /// Find GPU driver errors (XIDs) in kernel logs, anywhere, without a cluster.
     Scan(scan::Args),
-    /// Show the whole cluster on one screen: nodes out, breaker, silent agents, store.
+    /// Show the whole cluster on one screen: nodes that are out, breaker, agents, store.
     Status(status::Args),
     /// Tell what is wrong with a node, what was done, what comes next and what you can do.
     Explain(explain::Args),
     /// Show step by step what happened to a node or in an incident.
     Timeline(timeline::Args),
-    /// Show or reset the bound on nodes out of service.
+    /// Show or reset the breaker, which bounds how many nodes Warden takes out.
     Breaker(breaker::Args),
     /// Take a node out of service until a person releases it.
     Hold(hold::Args),
-    /// End a hold, or give a node back now.
+    /// Give a node back now: end a hold, or its incident.
     Release(release::Args),
     /// Close one fault that you know to be over.
     Close(close::Args),
-    /// Report a health event through the agent's socket on this node.
+    /// Report a health event through the agent's socket on this node, for tests and drills.
     Inject(inject::Args),
-    /// Check a configuration file.
+    /// Check a configuration file of warden-controller or warden-agent.
     Config(config::Args),
-    /// Print the completions of a shell.
+    /// Print a shell's completions of this program.
     Completions(completions::Args),
 }

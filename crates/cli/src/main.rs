@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches as _;
 use cli::output::{self, Exit};
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match run(&cli) {
         Ok(exit) => exit.into(),
         Err(error) => {
@@ -21,13 +22,13 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> anyhow::Result<Exit> {
     match &cli.command {
         Command::Scan(args) => Ok(cli::scan::run(args, &cli.output)?),
-        Command::Status(args) => Ok(cli::status::run(args, &cli.output)?),
-        Command::Explain(args) => Ok(cli::explain::run(args, &cli.output)?),
-        Command::Timeline(args) => Ok(cli::timeline::run(args, &cli.output)?),
-        Command::Breaker(args) => Ok(cli::breaker::run(args, &cli.output)?),
-        Command::Hold(args) => Ok(cli::hold::run(args, &cli.output)?),
-        Command::Release(args) => Ok(cli::release::run(args, &cli.output)?),
-        Command::Close(args) => Ok(cli::close::run(args, &cli.output)?),
+        Command::Status(args) => Ok(cli::status::run(args, &cli.connection, &cli.output)?),
+        Command::Explain(args) => Ok(cli::explain::run(args, &cli.connection, &cli.output)?),
+        Command::Timeline(args) => Ok(cli::timeline::run(args, &cli.connection, &cli.output)?),
+        Command::Breaker(args) => Ok(cli::breaker::run(args, &cli.connection, &cli.output)?),
+        Command::Hold(args) => Ok(cli::hold::run(args, &cli.connection, &cli.output)?),
+        Command::Release(args) => Ok(cli::release::run(args, &cli.connection, &cli.output)?),
+        Command::Close(args) => Ok(cli::close::run(args, &cli.connection, &cli.output)?),
         Command::Inject(args) => Ok(cli::inject::run(args, &cli.output)?),
         Command::Config(args) => Ok(cli::config::run(args, &cli.output)?),
         Command::Completions(args) => Ok(cli::completions::run(args)?),

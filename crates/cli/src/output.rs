@@ -15,13 +15,30 @@ pub type Stdout = AutoStream<io::StdoutLock<'static>>;
 /// Flags of every subcommand.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Options {
-    /// How to print: a table for people, or JSON, one object a line.
-    #[arg(long, value_enum, default_value_t = Format::Text, global = true)]
+    /// How to print: text (for people) or json (one object a line).
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = Format::Text,
+        hide_possible_values = true,
+        global = true,
+        help_heading = HEADING
+    )]
     pub format: Format,
-    /// When to use colours; `auto` means on a terminal, unless NO_COLOR is set.
-    #[arg(long, value_enum, default_value_t = Color::Auto, global = true)]
+    /// When to use colours: auto (on a terminal, unless NO_COLOR is set), always or never.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t = Color::Auto,
+        hide_possible_values = true,
+        global = true,
+        help_heading = HEADING
+    )]
     pub color: Color,
 }
+
+const HEADING: &str = "How to print";
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -92,13 +109,43 @@ impl From<Exit> for ExitCode {
 
 /// Prints an error and what caused it, on one line.
 pub fn report_error(error: &(dyn std::error::Error + 'static)) {
+    notice("error", RED, &chain(error));
+}
+
+/// An error and what caused it: each cause once, also where an error repeats its own cause.
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
         cause = inner.source();
     }
-    notice("error", RED, &text);
+    text
+}
+
+/// Prints JSON of others on one line: what would steer a terminal is escaped, so that it stays the
+/// same JSON. (Inside a text JSON itself escapes only what lies below 32.)
+///
+/// # Errors
+/// If `out` can't be written.
+pub fn json_line(out: &mut impl Write, json: &str) -> io::Result<()> {
+    let mut rest = json;
+    while let Some((at, c)) = rest.char_indices().find(|(_, c)| steers(*c)) {
+        out.write_all(&rest.as_bytes()[..at])?;
+        if matches!(c, '\n' | '\r' | '\t') {
+            // Between values; inside a text JSON allows none of them.
+            out.write_all(b" ")?;
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+        }
+        rest = &rest[at + c.len_utf8()..];
+    }
+    writeln!(out, "{rest}")
 }
 
 /// Prints something that a person should know beside the output.

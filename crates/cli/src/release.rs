@@ -6,12 +6,18 @@ use crate::api::{ApiError, Connection};
 use crate::ask;
 use crate::output::{Exit, Options};
 
+const AFTER_HELP: &str = "\
+Held by `warden hold`: ends the hold, and the node comes back once its faults, if any, have ended. \
+Else: ends its incident now. The faults open at that moment do not take it out again for \
+quarantine.manual_uncordon_hold, unless they end and come again.
+
+Exit codes: 0 done; 2 wrong usage, refused (there is nothing to end), or no answer.";
+
 /// Which node to give back.
 #[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct Args {
-    #[command(flatten)]
-    connection: Connection,
-    /// Node.
+    /// The node's name.
     #[arg(value_parser = ask::node)]
     node: NodeName,
 }
@@ -20,11 +26,8 @@ pub struct Args {
 ///
 /// # Errors
 /// [`ApiError`].
-pub fn run(args: &Args, options: &Options) -> Result<Exit, ApiError> {
+pub fn run(args: &Args, connection: &Connection, options: &Options) -> Result<Exit, ApiError> {
     let path = format!("/api/v1/nodes/{}/release", args.node);
     let nothing_more = serde_json::json!({});
-    ask::said(
-        &args.connection.open()?.post(&path, &nothing_more)?,
-        *options,
-    )
+    ask::said(&connection.open()?.post(&path, &nothing_more)?, *options)
 }

@@ -9,19 +9,22 @@ use crate::breaker;
 use crate::output::{
     BOLD, Cell, DIM, Exit, Format, GREEN, Options, PLAIN, RED, Style, Table, YELLOW,
 };
-use crate::output::{counted, harmless, unless_gone};
+use crate::output::{counted, harmless, json_line, unless_gone};
 use crate::words::{self, Clock};
 
 /// Nodes that are printed.
 const SHOWN: usize = 50;
 
-/// Of which controller.
+const AFTER_HELP: &str = "\
+Exit codes: 0 answered, whatever the answer; 1 only with --check: something is out of order; 2 wrong \
+usage, or no answer.";
+
+/// What beside showing.
 #[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct Args {
-    #[command(flatten)]
-    connection: Connection,
-    /// Exit with 1 if the controller is not ready, a node is out or withheld, a breaker is tripped
-    /// or an agent is silent.
+    /// For scripts: exit with 1 if the controller is not ready, a node is out or withheld, a
+    /// breaker is tripped or an agent is silent. Without it the exit code is 0 then too.
     #[arg(long)]
     check: bool,
 }
@@ -30,18 +33,18 @@ pub struct Args {
 ///
 /// # Errors
 /// [`ApiError`].
-pub fn run(args: &Args, options: &Options) -> Result<Exit, ApiError> {
-    let api = args.connection.open()?;
+pub fn run(args: &Args, connection: &Connection, options: &Options) -> Result<Exit, ApiError> {
+    let api = connection.open()?;
     let status = api.get::<Status>("/api/v1/status")?;
     let pools = api.get::<Vec<BreakerPool>>("/api/v1/breaker")?;
     let nodes = api.get::<Vec<NodeLine>>("/api/v1/nodes")?;
     let mut out = options.stdout();
     let printed = match options.format {
-        Format::Json => writeln!(
-            out,
-            r#"{{"status":{},"breaker":{},"nodes":{}}}"#,
-            status.json, pools.json, nodes.json
-        ),
+        Format::Json => {
+            let (status, pools, nodes) = (&status.json, &pools.json, &nodes.json);
+            let whole = format!(r#"{{"status":{status},"breaker":{pools},"nodes":{nodes}}}"#);
+            json_line(&mut out, &whole)
+        }
         Format::Text => {
             let clock = Clock::new(status.at);
             print(&mut out, &status.value, &pools.value, &nodes.value, &clock)

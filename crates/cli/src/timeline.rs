@@ -12,7 +12,7 @@ use crate::api::{Api, ApiError, Connection};
 use crate::output::{
     BOLD, Cell, DIM, Exit, Format, GREEN, Options, PLAIN, RED, Style, Table, YELLOW,
 };
-use crate::output::{harmless, unless_gone};
+use crate::output::{harmless, json_line, unless_gone};
 use crate::words::{self, Clock};
 
 /// Steps of one answer of the API.
@@ -20,12 +20,16 @@ const PAGE: usize = 500;
 /// Answers asked for at most: 10,000 steps of one node are years of incidents.
 const PAGES: usize = 20;
 
+const AFTER_HELP: &str = "\
+A node's timeline shows all its incidents; TIME is local time, AFTER the time since the step before.
+
+Exit codes: 0 shown; 2 wrong usage, an unknown incident, or no answer.";
+
 /// Of what.
 #[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
 pub struct Args {
-    #[command(flatten)]
-    connection: Connection,
-    /// A node's name or an incident's id.
+    /// A node's name, or an incident's id (26 characters, as `warden explain` shows it).
     #[arg(value_name = "NODE|INCIDENT", value_parser = target)]
     of: Target,
 }
@@ -50,8 +54,8 @@ fn target(text: &str) -> Result<Target, String> {
 ///
 /// # Errors
 /// [`ApiError`].
-pub fn run(args: &Args, options: &Options) -> Result<Exit, ApiError> {
-    let api = args.connection.open()?;
+pub fn run(args: &Args, connection: &Connection, options: &Options) -> Result<Exit, ApiError> {
+    let api = connection.open()?;
     let (json, steps, at) = match &args.of {
         Target::Incident(id) => {
             let answer = api.get::<IncidentDetail>(&format!("/api/v1/incidents/{id}"))?;
@@ -61,7 +65,7 @@ pub fn run(args: &Args, options: &Options) -> Result<Exit, ApiError> {
     };
     let mut out = options.stdout();
     let printed = match options.format {
-        Format::Json => writeln!(out, "{json}"),
+        Format::Json => json_line(&mut out, &json),
         Format::Text => print(&mut out, &args.of, &steps, &Clock::new(at)),
     };
     unless_gone(printed.and_then(|()| out.flush()))?;

@@ -29,14 +29,37 @@ impl Clock {
         zoned.strftime("%Y-%m-%d %H:%M:%S %Z").to_string()
     }
 
-    /// `8 min`; nothing for what lies ahead.
+    /// `8 min`, in whole seconds: the server's clock is told no finer. Nothing for what lies ahead.
     pub(crate) fn age(&self, at: Timestamp) -> String {
-        span(self.now.duration_since(at))
+        whole(self.now.as_second() - at.as_second())
+    }
+
+    /// Whether this lies ahead.
+    pub(crate) fn is_ahead(&self, at: Timestamp) -> bool {
+        at > self.now
+    }
+
+    /// Whether it is more than that long ago.
+    pub(crate) fn is_older(&self, at: Timestamp, than: SignedDuration) -> bool {
+        self.now.duration_since(at) > than
+    }
+
+    /// `2026-09-12 03:12:04 CEST (in 8 min)`
+    pub(crate) fn until(&self, at: Timestamp) -> String {
+        let left = whole(at.as_second() - self.now.as_second());
+        format!("{} (in {left})", self.local(at))
     }
 
     /// `2026-09-12 03:12:04 CEST (8 min ago)`
     pub(crate) fn since(&self, at: Timestamp) -> String {
         format!("{} ({} ago)", self.local(at), self.age(at))
+    }
+}
+
+fn whole(seconds: i64) -> String {
+    match seconds.max(0) {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds => span(SignedDuration::from_secs(seconds)),
     }
 }
 
@@ -92,6 +115,14 @@ pub(crate) fn fault(fault: &api::Fault) -> String {
         _ => return format!("{} {code}", fault.check),
     };
     format!("{}: {words}", fault.check)
+}
+
+/// The same with the device: `XID 79: GPU has fallen off the bus (PCI=0000:17:00)`.
+pub(crate) fn fault_and_device(of: &api::Fault) -> String {
+    match of.device.as_str() {
+        "" => fault(of),
+        device => format!("{} ({device})", fault(of)),
+    }
 }
 
 /// What a sender asks for, in a few words.

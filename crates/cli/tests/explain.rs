@@ -4,9 +4,10 @@ use crate::kit::{
     self, Server, ago, ask, incident, node, pool, taken_out, text, tripped_pool, xid_79,
 };
 use crate::kit::{INCIDENT, step};
+use serde_json::{Value, json};
 use wire::api;
 
-fn server_of(
+pub(crate) fn server_of(
     node: &api::Node,
     steps: Vec<api::Step>,
     status: &api::Status,
@@ -40,7 +41,7 @@ fn explain(node: &api::Node) -> (Option<i32>, String) {
 }
 
 /// Out of service because of an XID 79.
-fn out() -> api::Node {
+pub(crate) fn out() -> api::Node {
     let mut node = node();
     node.faults = vec![xid_79()];
     node.incidents = vec![incident("Quarantined")];
@@ -164,11 +165,12 @@ fn each_state_has_its_words() {
             "Releasing",
             "The write that gives the node back is under way.",
         ),
-        ("Quarantined", "Held by alice: broken fan"),
+        ("Quarantined", "Held by alice (broken fan)"),
     ];
     for (state, want) in table {
         let mut node = out();
         node.incidents[0].state = state.into();
+        node.incidents[0].since = ago(20);
         node.incidents[0].held_by = Some("alice: broken fan".into());
         let (code, out) = explain(&node);
         assert_eq!(code, Some(1));
@@ -209,12 +211,27 @@ fn faults_that_are_only_observed_leave_the_node_well() {
 }
 
 #[test]
-fn json_is_what_the_api_said_and_colours_can_be_forced() {
+fn json_is_what_the_api_said_with_what_follows_and_colours_can_be_forced() {
     let server = server_of(&out(), taken_out(), &kit::status(), pool());
     let ran = ask(&server, &["explain", "gpu-17", "--format", "json"]);
+    assert_eq!((ran.code, ran.out.lines().count()), (Some(1), 1));
+    let whole: Value = serde_json::from_str(&ran.out).unwrap();
+    let node: Value = serde_json::from_str(&text(&out())).unwrap();
+    for (key, value) in node.as_object().unwrap() {
+        assert_eq!(whole[key], *value, "{key}");
+    }
     assert_eq!(
-        (ran.code, ran.out),
-        (Some(1), format!("{}\n", text(&out())))
+        whole["timeline"],
+        serde_json::to_value(taken_out()).unwrap()
+    );
+    assert_eq!(whole["status"]["profile"], "cordon");
+    assert_eq!(whole["breaker"]["pool"], "gpu");
+    assert_eq!(whole["verdict"], "is out of service (for 8 min 24 s)");
+    let first = json!({"kind": "comes", "text": "The node stays out until this fault has ended:"});
+    assert_eq!(whole["next"][0], first);
+    assert_eq!(
+        whole["commands"][0]["command"],
+        format!("warden timeline {INCIDENT}")
     );
     let ran = ask(&server, &["explain", "gpu-17", "--color", "always"]);
     assert!(ran.out.contains("\u{1b}["), "{}", ran.out);

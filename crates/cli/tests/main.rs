@@ -7,10 +7,13 @@
 mod breaker;
 mod config;
 mod connection;
+mod exits;
 mod explain;
 mod inject;
 mod kit;
 mod requests;
 mod scan;
+mod states;
 mod status;
+mod texts;
 mod timeline;

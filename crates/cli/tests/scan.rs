@@ -196,7 +196,9 @@ DEVICE                 FAULT                   SEVERITY  COUNT  FIRST          L
 fn nothing_found_ends_with_0() {
     let ran = warden(&["scan", "-"], BENIGN.as_bytes());
     assert_eq!(ran.code, Some(0));
-    assert_eq!(ran.out, "standard input: 1 line read, no faults found\n");
+    let want =
+        "standard input: 1 line read, no faults found (looked for: XIDs of NVIDIA's driver)\n";
+    assert_eq!(ran.out, want);
     let ran = warden(&["scan", "--format", "json", "-"], BENIGN.as_bytes());
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), ""));
 }
@@ -237,11 +239,8 @@ fn a_file_that_is_not_there_is_named_and_the_others_are_still_read() {
     );
     assert_eq!(ran.code, Some(2));
     assert_eq!(objects(&ran.out).len(), 1);
-    let want = format!("error: can't open {}; check that", missing.display());
+    let want = format!("error: can't open {}: No such file", missing.display());
     assert!(ran.err.starts_with(&want), "{}", ran.err);
-    let folder = warden(&["scan", folder.path().to_str().unwrap()], b"");
-    assert_eq!(folder.code, Some(2));
-    assert!(folder.err.contains("can't read"), "{}", folder.err);
 }
 
 #[test]

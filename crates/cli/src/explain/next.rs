@@ -1,13 +1,22 @@
-//! What happens next, what blocks it, and what a person can do: from the facts alone.
+//! What happens next and what blocks it, from the facts alone.
 
+use jiff::SignedDuration;
+use serde::Serialize;
 use wire::api::{Fault, Incident};
 
-use super::Facts;
+use super::faults::{self, Role, role};
+use super::{FAULTS, Facts, blocks, can_do, held};
 use crate::output::{PLAIN, RED, Style, YELLOW, counted};
+use crate::timeline;
 use crate::words::{self, Clock};
 
+/// A write to a node that is not done by then does not go through: each is tried again within
+/// seconds.
+const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(60);
+
 /// One line.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", content = "text", rename_all = "snake_case")]
 pub(super) enum Line {
     /// What comes.
     Comes(String),
@@ -41,119 +50,135 @@ pub(super) fn is_out(incident: &Incident) -> bool {
     )
 }
 
-/// Which rule sets a fault matched.
-pub(super) fn rule(facts: &Facts, fault: &Fault) -> String {
-    let known = facts.open().and_then(|incident| {
-        let name = fault_name(facts, fault);
-        incident.faults.iter().find(|of| of.fault == name)
-    });
-    match known {
-        Some(known) if known.rules.is_empty() => {
-            "none: its sender forced the quarantine".to_owned()
-        }
-        Some(known) => known.rules.join(", "),
-        None => "none acts on it".to_owned(),
-    }
-}
-
-/// A fault as incidents name it: `node/gpu-17 SysLogsXIDError 79 PCI=0000:17:00`.
-fn fault_name(facts: &Facts, fault: &Fault) -> String {
-    let mut name = format!("node/{} {}", facts.node.name, fault.check);
-    for part in [&fault.code, &fault.device] {
-        if !part.is_empty() {
-            name = format!("{name} {part}");
-        }
-    }
-    name
+/// Whether a write has been under way for too long.
+pub(super) fn is_stuck(incident: &Incident, clock: &Clock) -> bool {
+    let writes = matches!(incident.state.as_str(), "Applying" | "Releasing");
+    writes && clock.is_older(incident.since, STUCK_AFTER)
 }
 
 /// What happens next, and what blocks it.
 pub(super) fn steps(facts: &Facts, clock: &Clock) -> Vec<Line> {
     let mut lines = match facts.open() {
-        Some(incident) => of_incident(facts, incident),
+        Some(incident) => of_incident(facts, incident, clock),
         None => without_incident(facts),
     };
-    for hold in &facts.node.holds {
-        lines.push(Line::Blocks(format!(
-            "A hold by {} keeps {} from taking the node out until {}: {}",
-            hold.actor,
-            counted(hold.faults.len() as u64, "fault"),
-            clock.local(hold.until),
-            hold.faults.join(", ")
-        )));
-    }
-    lines.extend(on_the_node(facts));
+    lines.extend(held::lines(facts, clock));
+    lines.extend(blocks::lines(facts));
     lines
 }
 
 fn without_incident(facts: &Facts) -> Vec<Line> {
-    let profile = facts.status.as_ref().map(|status| status.profile.as_str());
-    let silent = profile == Some("silent");
-    let kept = silent || !facts.node.holds.is_empty() || on_the_node(facts).next().is_some();
-    let why = if kept {
-        "The node stays in service; what is said below keeps Warden from acting."
+    if facts.node.object.is_none() {
+        return gone(facts);
+    }
+    if facts.node.faults.is_empty() {
+        return Vec::new();
+    }
+    let blocked = !blocks::lines(facts).is_empty() && !faults::is_dry_run(facts);
+    let all = facts.node.faults.iter();
+    let roles: Vec<Role<'_>> = all.map(|fault| role(facts, fault)).collect();
+    let why = if blocked || roles.iter().any(|role| matches!(role, Role::Held(_))) {
+        "Warden leaves the node as it is; what is said below keeps it from acting."
+    } else if roles.iter().all(|role| *role == Role::OtherBoot) {
+        "Warden leaves the node as it is: these faults were said in another boot of the machine."
     } else {
-        "The node stays in service: no rule set matches these faults."
+        "Warden leaves the node as it is: no rule set that is on acts on these faults."
     };
     let mut lines = vec![Line::Comes(why.to_owned())];
-    for fault in &facts.node.faults {
-        lines.push(Line::Comes(format!(
-            "{} {}.",
-            words::fault(fault),
-            words::end(fault)
-        )));
+    lines.extend(ends(&faults::sorted(facts, &facts.node.faults), ""));
+    lines
+}
+
+fn gone(facts: &Facts) -> Vec<Line> {
+    if facts.node.faults.is_empty() {
+        return Vec::new();
     }
-    match &facts.status {
-        Some(_) if silent => lines.push(Line::Blocks(
-            "Profile silent: faults are stored and shown, and rule sets are not asked.".to_owned(),
-        )),
-        Some(status) if status.dry_run => lines.push(dry_run(&status.profile)),
-        Some(_) | None => {}
+    let text = "Nothing, while there is no node of this name. What was said of it is kept for \
+                store.fault_memory, and looked at when a node of this name and machine appears.";
+    vec![Line::Comes(text.to_owned())]
+}
+
+/// How each of these ends.
+fn ends(faults: &[&Fault], indent: &str) -> Vec<Line> {
+    let line = |fault: &&Fault| {
+        let (what, end) = (words::fault_and_device(fault), words::end(fault));
+        Line::Comes(format!("{indent}{what} {end}."))
+    };
+    let mut lines: Vec<Line> = faults.iter().take(FAULTS).map(line).collect();
+    if let Some(more) = faults.len().checked_sub(FAULTS).filter(|more| *more > 0) {
+        lines.push(Line::Comes(format!("{indent}and {more} more")));
     }
     lines
 }
 
-fn dry_run(profile: &str) -> Line {
-    Line::Blocks(format!(
-        "Dry run (profile {profile}): Warden decides and shows, and does not touch the node."
-    ))
-}
-
-fn of_incident(facts: &Facts, incident: &Incident) -> Vec<Line> {
+fn of_incident(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
     let mut lines = match incident.state.as_str() {
-        "Withheld" => withheld(facts, incident),
+        "Withheld" => withheld(facts, incident, clock),
         "Observed" => observed(facts),
-        "Applying" => vec![Line::Comes(
-            "The write that takes the node out is under way. If this lasts longer than a minute, \
-             see the controller's log."
-                .to_owned(),
-        )],
-        "Releasing" => vec![Line::Comes(
-            "The write that gives the node back is under way. If this lasts longer than a minute, \
-             see the controller's log."
-                .to_owned(),
-        )],
+        "Applying" => vec![writes(facts, incident, "takes the node out", clock)],
+        "Releasing" => vec![writes(facts, incident, "gives the node back", clock)],
         _ => quarantined(facts, incident),
     };
     if let Some(why) = &incident.needs_operator {
-        lines.push(Line::Person(format!("A person is needed: {why}")));
+        lines.insert(0, Line::Person(needs_operator(facts, why)));
     }
     lines
 }
 
-fn withheld(facts: &Facts, incident: &Incident) -> Vec<Line> {
+fn writes(facts: &Facts, incident: &Incident, what: &str, clock: &Clock) -> Line {
+    if !is_stuck(incident, clock) {
+        return Line::Comes(format!("The write that {what} is under way."));
+    }
+    let age = clock.age(incident.since);
+    Line::Person(format!(
+        "The write that {what} has not come through for {age}; it is tried again and again. The \
+         API server refuses it or can't be reached; the controller's log says why: `kubectl -n \
+         warden logs deployment/warden-controller | grep {}`.",
+        facts.node.name
+    ))
+}
+
+fn needs_operator(facts: &Facts, why: &str) -> String {
+    if why != "agent not settled" {
+        return format!("A person is needed: {why}.");
+    }
+    format!(
+        "A person is needed: the node's agent did not finish its first look at this boot within \
+         quarantine.settle_timeout. Look at its pod: {}",
+        agent_pods(&facts.node.name)
+    )
+}
+
+/// The command that shows a node's agent.
+pub(super) fn agent_pods(node: &str) -> String {
+    format!("kubectl -n warden get pods -o wide --field-selector spec.nodeName={node}")
+}
+
+fn withheld(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
+    let pool = facts.pool.as_ref().filter(|pool| pool.tripped);
+    let why = match (incident.withheld_by.as_deref(), incident.not_before) {
+        (Some("first_action"), Some(at)) if clock.is_ahead(at) => format!(
+            "quarantine was switched on a short time ago and only shows what it would do until {} \
+             (quarantine.first_action_delay). Then nodes go one after the other, the oldest first",
+            clock.until(at)
+        ),
+        (Some("first_action" | "pace"), _) => {
+            "withheld nodes are taken out one after the other, the oldest first".to_owned()
+        }
+        _ => incident.detail.clone(),
+    };
     let mut lines = vec![
-        Line::Blocks(format!("Not taken out yet: {}.", incident.detail)),
+        Line::Blocks(format!("Not taken out yet: {why}.")),
         Line::Comes(
             "When that is over, it is taken out if its faults are still open; else the incident \
              ends without a mark on the node."
                 .to_owned(),
         ),
     ];
-    if let Some(pool) = facts.pool.as_ref().filter(|pool| pool.tripped) {
+    if let Some(pool) = pool {
         lines.push(Line::Person(format!(
             "The breaker of pool {} is tripped: {} of {} out, {} withheld. It stays so until a \
-             person resets it, unless quarantine.breaker.auto_resume is on.",
+             person resets it, unless quarantine.circuitBreaker.auto_resume is on.",
             pool.pool,
             pool.out,
             counted(pool.nodes as u64, "node"),
@@ -164,31 +189,37 @@ fn withheld(facts: &Facts, incident: &Incident) -> Vec<Line> {
 }
 
 fn observed(facts: &Facts) -> Vec<Line> {
-    let why = match &facts.status {
-        Some(status) if status.dry_run => dry_run(&status.profile),
-        Some(_) | None => Line::Blocks(
-            "The node is protected, or a person dropped the withheld cordon: nothing is written \
-             to it."
-                .to_owned(),
-        ),
-    };
-    let comes = "The incident ends by itself when its faults end.".to_owned();
-    vec![why, Line::Comes(comes)]
+    let comes = Line::Comes("The incident ends by itself when its faults end.".to_owned());
+    // These say it themselves.
+    let dropped = facts.node.holds.iter().any(faults::is_endless);
+    if dropped || can_do::is_protected(facts) || faults::is_dry_run(facts) {
+        return vec![comes];
+    }
+    let entered = facts.steps.iter().rev();
+    let entered = entered
+        .into_iter()
+        .find(|step| step.to == "Observed" && step.from != "Observed");
+    let why = entered.map(timeline::why).filter(|why| !why.is_empty());
+    let why = why.map_or_else(String::new, |why| format!(": {why}"));
+    vec![
+        Line::Blocks(format!("Nothing is written to the node{why}.")),
+        comes,
+    ]
 }
 
 fn quarantined(facts: &Facts, incident: &Incident) -> Vec<Line> {
     let mut lines = Vec::new();
     if let Some(who) = &incident.held_by {
+        let who = match who.split_once(": ") {
+            Some((who, why)) => format!("{who} ({why})"),
+            None => who.clone(),
+        };
         lines.push(Line::Blocks(format!(
             "Held by {who}: it stays out until the hold is ended."
         )));
     }
-    let open: Vec<&Fault> = facts
-        .node
-        .faults
-        .iter()
-        .filter(|fault| fault.incident.as_deref() == Some(incident.id.as_str()))
-        .collect();
+    let mut open = faults::sorted(facts, &facts.node.faults);
+    open.retain(|fault| matches!(role(facts, fault), Role::Acts(_)));
     if !open.is_empty() {
         lines.push(Line::Comes(format!(
             "The node stays out until {} ended:",
@@ -198,21 +229,19 @@ fn quarantined(facts: &Facts, incident: &Incident) -> Vec<Line> {
                 "these faults have"
             }
         )));
+        lines.extend(ends(&open, "  "));
     }
-    for fault in &open {
-        lines.push(Line::Comes(format!(
-            "  {} {}.",
-            words::fault(fault),
-            words::end(fault)
-        )));
+    lines.extend(unsettled(facts, open.is_empty()));
+    if faults::is_off(facts) || faults::is_dry_run(facts) {
+        let text = "While Warden does not write, it does not give the node back either.";
+        lines.push(Line::Blocks(text.to_owned()));
+    } else {
+        lines.push(Line::Comes(
+            "Then Warden takes off its own marks and nothing else; others' cordons and taints \
+             stay."
+                .to_owned(),
+        ));
     }
-    if let Some(line) = unsettled(facts, open.is_empty()) {
-        lines.push(line);
-    }
-    lines.push(Line::Comes(
-        "Then Warden takes off its own marks and nothing else; others' cordons and taints stay."
-            .to_owned(),
-    ));
     lines
 }
 
@@ -234,84 +263,4 @@ fn unsettled(facts: &Facts, no_fault: bool) -> Option<Line> {
     } else {
         Line::Blocks(format!("Also, {text}."))
     })
-}
-
-/// What the node object itself says to us.
-fn on_the_node(facts: &Facts) -> impl Iterator<Item = Line> {
-    let blocks = facts
-        .node
-        .object
-        .iter()
-        .flat_map(|object| &object.blocked_by);
-    let line = |block: &String| match block.split_once(' ').unwrap_or((block, "")) {
-        ("paused", _) => format!(
-            "Paused by annotation {}pause: nothing new is started here; release still happens.",
-            health_event::keys::PREFIX
-        ),
-        ("opted_out", _) => {
-            "Opted out by label k8saas.nvidia.com/ManagedByNVSentinel=false: rules \
-                             do not match here; an open incident still ends."
-                .to_owned()
-        }
-        ("control_plane", _) => "A control-plane node: only observed, unless \
-                                 quarantine.allow_protected is on."
-            .to_owned(),
-        ("external_owner", mark) => {
-            format!(
-                "Another system repairs this node ({mark}): Warden does not give it back before \
-                     that mark is gone."
-            )
-        }
-        _ => format!("Blocked: {block}."),
-    };
-    blocks.map(move |block| Line::Blocks(line(block)))
-}
-
-/// Commands, each with what it does.
-pub(super) fn commands(facts: &Facts) -> Vec<(String, String)> {
-    let name = &facts.node.name;
-    let mut list = Vec::new();
-    let mut add = |command: String, effect: &str| list.push((command, effect.to_owned()));
-    let open = facts.open();
-    if let Some(incident) = open {
-        add(
-            format!("warden timeline {}", incident.id),
-            "everything that was done",
-        );
-    }
-    if let Some(pool) = facts.pool.as_ref().filter(|pool| pool.tripped) {
-        let pool = &pool.pool;
-        add("warden breaker".to_owned(), "why it tripped, and who waits");
-        add(
-            format!("warden breaker reset --pool {pool}"),
-            "take withheld nodes out, by turn",
-        );
-    }
-    let by_reboot = |fault: &&Fault| words::end(fault).contains("reboot");
-    if facts.node.faults.iter().any(|fault| by_reboot(&fault)) {
-        add(
-            "reboot the machine".to_owned(),
-            "Warden does not reboot nodes in this version; it looks again after the boot",
-        );
-    }
-    match open {
-        Some(incident) if incident.held_by.is_some() => {
-            add(format!("warden release {name}"), "end the hold");
-        }
-        Some(incident) if is_out(incident) => add(
-            format!("warden release {name}"),
-            "give it back now; the faults open now do not take it out again for a while",
-        ),
-        Some(_) | None => add(
-            format!("warden hold {name} --reason TEXT"),
-            "take it out now and keep it out until you release it",
-        ),
-    }
-    for fault in facts.node.faults.iter().take(super::FAULTS) {
-        add(
-            format!("warden close {name} {}", fault.id),
-            &format!("if you know that this is over: {}", words::fault(fault)),
-        );
-    }
-    list
 }

@@ -6,7 +6,11 @@ use detect::{Finding, Severity};
 use serde::Serialize;
 
 use super::group::{Group, Groups, Place};
-use crate::output::{BOLD, Cell, DIM, GREEN, PLAIN, RED, Table, YELLOW, counted, harmless};
+use crate::output::{BOLD, Cell, DIM, GREEN, PLAIN, RED, Table, YELLOW};
+use crate::output::{counted, harmless, json_line};
+
+/// What is looked for: a log without it may tell of other faults.
+const KNOWN: &str = "looked for: XIDs of NVIDIA's driver";
 
 /// One statement of one line; the fields and their order are a contract.
 #[derive(Serialize)]
@@ -115,8 +119,7 @@ pub(super) fn groups(out: &mut impl Write, groups: &Groups, file: Option<&str>) 
 }
 
 fn json(out: &mut impl Write, object: &impl Serialize) -> io::Result<()> {
-    let line = serde_json::to_string(object)?;
-    writeln!(out, "{line}")
+    json_line(out, &serde_json::to_string(object)?)
 }
 
 /// Prints the faults for people, device by device, the worst first.
@@ -125,13 +128,24 @@ pub(super) fn table(
     groups: &Groups,
     source: &str,
     lines: u64,
+    is_whole: bool,
 ) -> io::Result<()> {
     let source = harmless(source);
+    let rest = if is_whole {
+        ""
+    } else {
+        ", the rest could not be"
+    };
+    let read = format!("{} read{rest}", counted(lines, "line"));
     if groups.all().is_empty() {
-        let lines = counted(lines, "line");
+        let (found, style) = if is_whole {
+            ("no faults found", GREEN)
+        } else {
+            ("no faults found in these", YELLOW)
+        };
         return writeln!(
             out,
-            "{BOLD}{source}{BOLD:#}: {lines} read, {GREEN}no faults found{GREEN:#}"
+            "{BOLD}{source}{BOLD:#}: {read}, {style}{found}{style:#} {DIM}({KNOWN}){DIM:#}"
         );
     }
     let mut sorted: Vec<(String, &Group)> = groups.all().iter().map(|g| (device(g), g)).collect();
@@ -145,8 +159,7 @@ pub(super) fn table(
     devices.dedup();
     writeln!(
         out,
-        "{BOLD}{source}{BOLD:#}: {} read, {} on {}\n",
-        counted(lines, "line"),
+        "{BOLD}{source}{BOLD:#}: {read}, {} on {}\n",
         counted(sorted.len() as u64, "fault"),
         counted(devices.len() as u64, "device")
     )?;

@@ -32,14 +32,29 @@ pub(super) enum Source {
 /// Why a log could not be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SourceError {
-    #[error("can't open {name}; check that it exists and may be read by you [log_unopenable]")]
+    #[error(
+        "can't open {name}: {source}; check its path, and that you may read it [log_unopenable]"
+    )]
     Open { name: String, source: io::Error },
     #[error(
-        "can't open {KMSG}; run as root, or pipe the log in: `dmesg | warden scan -` [kmsg_unopenable]"
+        "{name} is a folder; name the files in it. A journal's folder: `journalctl -k -D {name} | \
+         warden scan -` [log_is_folder]"
+    )]
+    Folder { name: String },
+    #[error("{name} is {what}; scan its text: `{command} FILE | warden scan -` [log_is_no_text]")]
+    NoText {
+        name: String,
+        what: &'static str,
+        command: &'static str,
+    },
+    #[error(
+        "can't open {KMSG}: {0}; run as root, or pipe the log in: `dmesg | warden scan -` \
+         [kmsg_unopenable]"
     )]
     OpenKmsg(#[source] io::Error),
     #[error(
-        "can't read {name} beyond line {line}; what was found before it stands [log_unreadable]"
+        "can't read {name} beyond line {line}: {source}; what was found before it stands \
+         [log_unreadable]"
     )]
     Read {
         name: String,
@@ -49,6 +64,26 @@ pub(super) enum SourceError {
     #[error("can't write the result")]
     Output(#[source] io::Error),
 }
+
+impl SourceError {
+    /// Whether a part of the log was read before.
+    pub(super) fn is_partial(&self) -> bool {
+        matches!(self, Self::Read { line: 1.., .. })
+    }
+}
+
+/// First bytes of files in which people keep logs that are no text, and what makes text of them:
+/// read as they are, they would seem to be without faults.
+const NO_TEXT: [(&[u8], &str, &str); 8] = [
+    (b"\x1f\x8b", "compressed (gzip)", "zcat"),
+    (b"\xfd7zXZ\0", "compressed (xz)", "xzcat"),
+    (b"\x28\xb5\x2f\xfd", "compressed (zstd)", "zstdcat"),
+    (b"BZh", "compressed (bzip2)", "bzcat"),
+    (b"\x04\x22\x4d\x18", "compressed (lz4)", "lz4cat"),
+    (b"LPKSHHRH", "a binary journal", "journalctl -k --file"),
+    (b"\xff\xfe", "UTF-16", "iconv -f UTF-16 -t UTF-8"),
+    (b"\xfe\xff", "UTF-16", "iconv -f UTF-16 -t UTF-8"),
+];
 
 /// Takes a line as printed, and as a record.
 type Sink<'a> = &'a mut dyn FnMut(&[u8], &Record<'_>) -> io::Result<()>;
@@ -84,8 +119,12 @@ impl Source {
                     source,
                 };
                 let file = File::open(path).map_err(open)?;
-                let size = file.metadata().map_err(open)?.len();
-                let bar = progress(size);
+                let about = file.metadata().map_err(open)?;
+                if about.is_dir() {
+                    let name = self.to_string();
+                    return Err(SourceError::Folder { name });
+                }
+                let bar = progress(about.len());
                 let result = self.read_lines(BufReader::new(bar.wrap_read(file)), sink);
                 bar.finish_and_clear();
                 result
@@ -95,19 +134,46 @@ impl Source {
 
     fn read_lines(&self, mut input: impl BufRead, sink: Sink<'_>) -> Result<(), SourceError> {
         let mut line = Vec::new();
-        let mut number = 0;
-        loop {
-            let more = next_line(&mut input, &mut line).map_err(|source| SourceError::Read {
-                name: self.to_string(),
-                line: number,
-                source,
-            })?;
-            if !more {
-                return Ok(());
-            }
+        let (mut number, mut cut) = (0, 0);
+        let unreadable = |line, source| SourceError::Read {
+            name: self.to_string(),
+            line,
+            source,
+        };
+        self.expect_text(input.fill_buf().map_err(|error| unreadable(0, error))?)?;
+        while let Some(length) =
+            next_line(&mut input, &mut line).map_err(|error| unreadable(number, error))?
+        {
             number += 1;
+            cut += u64::from(length > MAX_LINE);
             sink(&line, &lines::record(&line)).map_err(SourceError::Output)?;
         }
+        if cut > 0 {
+            output::report_warning(&format!(
+                "{self}: of {} only the first {} MiB were read",
+                output::counted(cut, "line"),
+                MAX_LINE / 1024 / 1024
+            ));
+        }
+        Ok(())
+    }
+
+    /// By the first bytes.
+    fn expect_text(&self, start: &[u8]) -> Result<(), SourceError> {
+        let name = self.to_string();
+        if let Some((_, what, command)) =
+            NO_TEXT.iter().find(|(bytes, ..)| start.starts_with(bytes))
+        {
+            return Err(SourceError::NoText {
+                name,
+                what,
+                command,
+            });
+        }
+        if start.contains(&0) {
+            output::report_warning(&format!("{name} does not look like text; is it a log?"));
+        }
+        Ok(())
     }
 
     /// Each read of the device is one record. It never waits: the end is where it would.
@@ -153,11 +219,11 @@ impl Source {
     }
 }
 
-/// Reads a line without its end into `line`, at most [`MAX_LINE`] bytes of it; false at the end of
-/// the input.
-fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+/// Reads a line without its end into `line`, at most [`MAX_LINE`] bytes of it; answers with its
+/// whole length, and with nothing at the end of the input.
+fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<usize>> {
     line.clear();
-    let mut read = false;
+    let (mut read, mut length) = (false, 0);
     loop {
         let buffer = match input.fill_buf() {
             Ok(buffer) => buffer,
@@ -171,6 +237,7 @@ fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
         let end = buffer.iter().position(|b| *b == b'\n');
         let part = &buffer[..end.unwrap_or(buffer.len())];
         line.extend_from_slice(&part[..part.len().min(MAX_LINE - line.len())]);
+        length += part.len();
         let used = end.map_or(buffer.len(), |end| end + 1);
         input.consume(used);
         if end.is_some() {
@@ -180,7 +247,7 @@ fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     if line.last() == Some(&b'\r') {
         line.pop();
     }
-    Ok(read)
+    Ok(read.then_some(length))
 }
 
 fn progress(size: u64) -> ProgressBar {
@@ -206,7 +273,7 @@ mod tests {
         let mut reader = BufReader::with_capacity(7, Cursor::new(input));
         let mut lines = Vec::new();
         let mut line = Vec::new();
-        while next_line(&mut reader, &mut line).unwrap() {
+        while next_line(&mut reader, &mut line).unwrap().is_some() {
             lines.push(line.clone());
         }
         lines

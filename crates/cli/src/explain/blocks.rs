@@ -1,0 +1,82 @@
+//! What on the node, or in the controller, keeps Warden from acting.
+
+use super::next::Line;
+use super::{Facts, faults};
+
+/// What the node object itself says to us, and the controller's mode.
+pub(super) fn lines(facts: &Facts) -> Vec<Line> {
+    let object = facts.node.object.iter();
+    let blocks = object.flat_map(|object| &object.blocked_by);
+    let mut lines: Vec<Line> = blocks.map(|block| Line::Blocks(text(block))).collect();
+    if !facts.is_well() {
+        lines.extend(mode(facts));
+    }
+    lines.extend(unready(facts));
+    lines
+}
+
+fn text(block: &str) -> String {
+    match block.split_once(' ').unwrap_or((block, "")) {
+        ("paused", _) => format!(
+            "Paused by annotation {}pause: nothing new is started here; release still happens.",
+            health_event::keys::PREFIX
+        ),
+        ("opted_out", _) => {
+            "Opted out by label k8saas.nvidia.com/ManagedByNVSentinel=false: rules do not match \
+             here; an open incident still ends."
+                .to_owned()
+        }
+        ("control_plane", _) => {
+            "A control-plane node: only observed, unless quarantine.allow_protected is on."
+                .to_owned()
+        }
+        ("protected", _) => "Named in quarantine.protected_nodes: only observed, unless \
+                             quarantine.allow_protected is on."
+            .to_owned(),
+        ("external_owner", mark) => format!(
+            "Another system repairs this node ({mark}): Warden does not give it back before that \
+             mark is gone."
+        ),
+        _ => format!("Blocked: {block}."),
+    }
+}
+
+fn mode(facts: &Facts) -> Option<Line> {
+    let profile = &facts.status.as_ref()?.profile;
+    let open = if facts.open().is_some() {
+        " The open incident stays as it is."
+    } else {
+        ""
+    };
+    if faults::is_off(facts) {
+        let key = if profile == "silent" {
+            "profile silent"
+        } else {
+            "quarantine.enabled"
+        };
+        return Some(Line::Blocks(format!(
+            "Quarantine is off ({key}): faults are stored and shown, and rule sets are not \
+             asked.{open}"
+        )));
+    }
+    faults::is_dry_run(facts).then(|| {
+        Line::Blocks(format!(
+            "Dry run (profile {profile}): Warden decides and shows, and does not touch the node."
+        ))
+    })
+}
+
+/// A controller that still starts, or lost its store or the API server, knows and does less.
+fn unready(facts: &Facts) -> Option<Line> {
+    let status = facts.status.as_ref().filter(|status| !status.ready)?;
+    let parts = status
+        .parts
+        .iter()
+        .filter(|part| !part.ends_with(": ready"));
+    let parts: Vec<&str> = parts.map(String::as_str).collect();
+    Some(Line::Blocks(format!(
+        "The controller is not ready ({}): what is told here may be old, and nothing may be done \
+         until it is.",
+        parts.join(", ")
+    )))
+}

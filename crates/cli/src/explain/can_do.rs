@@ -1,0 +1,183 @@
+//! What a person can do: commands, each with what it does.
+
+use serde::Serialize;
+use wire::api::Incident;
+
+use super::faults::{self, Role, role};
+use super::next::{self, is_out};
+use super::{FAULTS, Facts};
+use crate::words;
+
+/// Faults whose `warden close` is spelled out; the others' ids stand above.
+const CLOSES: usize = 3;
+
+/// A command and what it does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Command {
+    pub(super) command: String,
+    pub(super) effect: String,
+}
+
+fn command(command: impl Into<String>, effect: impl Into<String>) -> Command {
+    Command {
+        command: command.into(),
+        effect: effect.into(),
+    }
+}
+
+/// All that make sense here.
+pub(super) fn commands(facts: &Facts) -> Vec<Command> {
+    let mut list = Vec::new();
+    let open = facts.open();
+    if let Some(incident) = open {
+        list.push(command(
+            format!("warden timeline {}", incident.id),
+            "everything that was done",
+        ));
+    }
+    if let Some(pool) = facts.pool.as_ref().filter(|pool| pool.tripped) {
+        list.push(command("warden breaker", "why it tripped, and who waits"));
+        list.push(command(
+            format!("warden breaker reset --pool {}", pool.pool),
+            "take withheld nodes out, by turn",
+        ));
+    }
+    if facts.node.object.is_some() {
+        list.extend(repairs(facts));
+        list.extend(in_or_out(facts, open));
+        list.extend(marks(facts));
+    }
+    list.extend(closes(facts));
+    list
+}
+
+fn repairs(facts: &Facts) -> Vec<Command> {
+    let (name, agent) = (&facts.node.name, facts.node.agent.state.as_str());
+    let mut list = Vec::new();
+    let mut faults = facts.node.faults.iter();
+    if faults.any(|fault| words::end(fault).contains("reboot")) {
+        list.push(command(
+            "reboot the machine",
+            "Warden does not reboot nodes in this version; it looks again after the boot",
+        ));
+    }
+    if matches!(agent, "silent" | "none") {
+        list.push(command(
+            next::agent_pods(name),
+            "where its agent should run",
+        ));
+    }
+    list
+}
+
+/// Take out, or give back: with Warden where it writes, else with kubectl.
+fn in_or_out(facts: &Facts, open: Option<&Incident>) -> Vec<Command> {
+    let name = &facts.node.name;
+    let idle = faults::is_off(facts) || faults::is_dry_run(facts);
+    let after = if facts.node.faults.is_empty() {
+        ""
+    } else {
+        "; its open faults do not take it out again for a while \
+         (quarantine.manual_uncordon_hold)"
+    };
+    let release = |effect: &str| command(format!("warden release {name}"), effect);
+    match open {
+        Some(incident) if is_out(incident) && idle => {
+            return vec![command(
+                format!("kubectl uncordon {name}"),
+                "give it back yourself: Warden writes nothing at the moment",
+            )];
+        }
+        Some(incident) if incident.held_by.is_some() => {
+            return vec![release("end the hold")];
+        }
+        Some(incident) if is_out(incident) => {
+            return vec![release(&format!("give it back now{after}"))];
+        }
+        Some(_) | None => {}
+    }
+    match (facts.is_well(), is_cordoned_by_others(facts)) {
+        (true, true) => {
+            let effect = "put it back, if whoever cordoned it agrees; Warden did not";
+            return vec![command(format!("kubectl uncordon {name}"), effect)];
+        }
+        (true, false) => return Vec::new(),
+        (false, _) => {}
+    }
+    let mut list = Vec::new();
+    list.push(if idle || is_protected(facts) {
+        command(
+            format!("kubectl cordon {name}"),
+            "take it out yourself: here Warden does not",
+        )
+    } else {
+        command(
+            format!("warden hold {name} --reason TEXT"),
+            "take it out now and keep it out until you release it",
+        )
+    });
+    if open.is_some_and(|incident| incident.state == "Withheld") && !idle {
+        list.push(release(&format!("leave it in service{after}")));
+    }
+    list
+}
+
+pub(super) fn is_cordoned_by_others(facts: &Facts) -> bool {
+    let cordoned = facts.node.object.as_ref().is_some_and(|o| o.cordoned);
+    let ours = |i: &Incident| i.cordon && !i.cordon_pre_existing && is_out(i);
+    cordoned && !facts.open().is_some_and(ours)
+}
+
+fn is_blocked_by(facts: &Facts, by: &str) -> bool {
+    let object = facts.node.object.as_ref();
+    object.is_some_and(|object| object.blocked_by.iter().any(|block| block == by))
+}
+
+pub(super) fn is_protected(facts: &Facts) -> bool {
+    is_blocked_by(facts, "control_plane") || is_blocked_by(facts, "protected")
+}
+
+/// What takes off a person's own mark.
+fn marks(facts: &Facts) -> Vec<Command> {
+    let name = &facts.node.name;
+    let mut list = Vec::new();
+    if is_blocked_by(facts, "paused") {
+        let key = format!("{}pause", health_event::keys::PREFIX);
+        list.push(command(
+            format!("kubectl annotate node {name} {key}-"),
+            "end the pause",
+        ));
+    }
+    if is_blocked_by(facts, "opted_out") {
+        list.push(command(
+            format!("kubectl label node {name} k8saas.nvidia.com/ManagedByNVSentinel-"),
+            "end the opt-out",
+        ));
+    }
+    list
+}
+
+fn closes(facts: &Facts) -> Vec<Command> {
+    let name = &facts.node.name;
+    let sorted = faults::sorted(facts, &facts.node.faults);
+    let close = |fault: &&wire::api::Fault| {
+        let what = words::fault_and_device(fault);
+        let effect = match role(facts, fault) {
+            Role::Held(_) => format!("end the hold on it: said again, it counts as new: {what}"),
+            Role::Acts(_) | Role::OtherBoot | Role::Shown => {
+                format!("if you know that this is over: {what}")
+            }
+        };
+        command(format!("warden close {name} {}", fault.id), effect)
+    };
+    let mut list: Vec<Command> = sorted.iter().take(CLOSES).map(close).collect();
+    if sorted.len() > CLOSES {
+        let effect = if sorted.len() > FAULTS {
+            "the same for another fault; all ids: --format json"
+        } else {
+            "the same for another fault, by its id above"
+        };
+        list.push(command(format!("warden close {name} ID"), effect));
+    }
+    list
+}

@@ -1,0 +1,108 @@
+//! What each open fault means to its node, and in which order faults are told.
+
+use std::cmp::Reverse;
+
+use wire::api::{Fault, Hold, IncidentFault};
+
+use super::Facts;
+use crate::words::Clock;
+
+/// Stands for the rule set of a fault that was on the node when the store was lost (`decide`,
+/// adoption): no rule set can have this name.
+const ADOPTED: &str = "<adopted>";
+
+/// What a fault means to its node.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Role<'a> {
+    /// It is a fault of the open incident.
+    Acts(Option<&'a IncidentFault>),
+    /// A person gave the node back while it was open.
+    Held(&'a Hold),
+    /// It was said in another boot than the node's present one.
+    OtherBoot,
+    /// No rule set acts on it.
+    Shown,
+}
+
+pub(super) fn role<'a>(facts: &'a Facts, fault: &Fault) -> Role<'a> {
+    let name = name(facts, fault);
+    if let Some(incident) = facts.open()
+        && fault.incident.as_ref() == Some(&incident.id)
+    {
+        return Role::Acts(incident.faults.iter().find(|of| of.fault == name));
+    }
+    if let Some(hold) = facts.node.holds.iter().find(|h| h.faults.contains(&name)) {
+        return Role::Held(hold);
+    }
+    let boot = facts.node.object.as_ref().map(|object| &object.boot_id);
+    match boot {
+        Some(boot) if is_other(boot, &fault.boot_id) => Role::OtherBoot,
+        Some(_) | None => Role::Shown,
+    }
+}
+
+fn is_other(boot: &str, said: &str) -> bool {
+    !boot.is_empty() && !said.is_empty() && boot != said
+}
+
+/// Which rule sets a fault matched, or why none acts on it.
+pub(super) fn rule(facts: &Facts, fault: &Fault, clock: &Clock) -> String {
+    match role(facts, fault) {
+        Role::Acts(Some(of)) if of.rules.is_empty() => {
+            "none: its sender forced the quarantine".to_owned()
+        }
+        Role::Acts(Some(of)) if of.rules.iter().any(|rule| rule == ADOPTED) => {
+            "none today: the node carried its marks when the store was lost".to_owned()
+        }
+        Role::Acts(Some(of)) => of.rules.join(", "),
+        Role::Acts(None) => "one of the incident's".to_owned(),
+        Role::Held(hold) if clock.is_ahead(hold.until) && !is_endless(hold) => {
+            format!(
+                "held: a person gave the node back; it does not act before {}",
+                clock.local(hold.until)
+            )
+        }
+        Role::Held(_) => "held: a person gave the node back".to_owned(),
+        Role::OtherBoot => "none: it was said in another boot of the machine".to_owned(),
+        Role::Shown if is_off(facts) => "none is asked: quarantine is off".to_owned(),
+        Role::Shown => "none acts on it".to_owned(),
+    }
+}
+
+/// Whether the hold ends with its faults only.
+pub(super) fn is_endless(hold: &Hold) -> bool {
+    hold.until == jiff::Timestamp::MAX
+}
+
+/// Whether the controller asks no rule set.
+pub(super) fn is_off(facts: &Facts) -> bool {
+    let status = facts.status.as_ref();
+    status.is_some_and(|status| status.quarantine == "off" || status.profile == "silent")
+}
+
+/// Whether the controller decides and does not write.
+pub(super) fn is_dry_run(facts: &Facts) -> bool {
+    !is_off(facts) && facts.status.as_ref().is_some_and(|status| status.dry_run)
+}
+
+/// A fault as incidents and holds name it: `node/gpu-17 SysLogsXIDError 79 PCI=0000:17:00`.
+pub(super) fn name(facts: &Facts, fault: &Fault) -> String {
+    let mut name = format!("node/{} {}", facts.node.name, fault.check);
+    for part in [&fault.code, &fault.device] {
+        if !part.is_empty() {
+            name = format!("{name} {part}");
+        }
+    }
+    name
+}
+
+/// What acts comes first, then what is fatal, then the newest.
+pub(super) fn sorted<'a>(facts: &Facts, faults: &'a [Fault]) -> Vec<&'a Fault> {
+    let mut sorted: Vec<&Fault> = faults.iter().collect();
+    sorted.sort_by_key(|fault| {
+        let acts = matches!(role(facts, fault), Role::Acts(_));
+        let since = fault.since.unwrap_or(fault.last_at);
+        (Reverse(acts), Reverse(fault.fatal), Reverse(since))
+    });
+    sorted
+}

@@ -1,0 +1,272 @@
+//! The explanation as text.
+
+use std::io::{self, Write};
+
+use wire::api::{Fault, Incident, Node};
+
+use super::can_do::is_cordoned_by_others;
+use super::{FAULTS, Facts, can_do, faults, next};
+use crate::output::{BOLD, DIM, GREEN, RED, Style, YELLOW, counted, harmless};
+use crate::timeline;
+use crate::words::{self, Clock};
+
+/// Newest steps of the incident that are printed.
+const STEPS: usize = 8;
+/// Characters of a command beside which there is room for what it does.
+const COMMAND: usize = 44;
+/// Characters of a message.
+const MESSAGE: usize = 400;
+
+pub(super) fn print(out: &mut impl Write, facts: &Facts, clock: &Clock) -> io::Result<()> {
+    head(out, facts, clock)?;
+    if !facts.is_well() {
+        wrong(out, facts, clock)?;
+    }
+    observed(out, facts, clock)?;
+    match facts.open() {
+        Some(incident) => done(out, facts, incident, clock)?,
+        None => last_incident(out, &facts.node, clock)?,
+    }
+    let next = next::steps(facts, clock);
+    if !next.is_empty() {
+        heading(out, "What happens next")?;
+    }
+    for line in next {
+        let style = line.style();
+        writeln!(out, "  {style}{}{style:#}", harmless(line.text()))?;
+    }
+    let commands = can_do::commands(facts);
+    if !commands.is_empty() {
+        heading(out, "What you can do")?;
+    }
+    let lengths = commands.iter().map(|c| c.command.chars().count());
+    let width = lengths.filter(|length| *length <= COMMAND).max();
+    for can_do::Command { command, effect } in commands {
+        let (command, effect) = (harmless(&command), harmless(&effect));
+        let width = width.unwrap_or_default();
+        if command.chars().count() > COMMAND {
+            writeln!(out, "  {BOLD}{command}{BOLD:#}\n  {:width$}  {effect}", "")?;
+        } else {
+            writeln!(out, "  {BOLD}{command:width$}{BOLD:#}  {effect}")?;
+        }
+    }
+    Ok(())
+}
+
+fn heading(out: &mut impl Write, text: &str) -> io::Result<()> {
+    writeln!(out, "\n{BOLD}{text}{BOLD:#}")
+}
+
+fn head(out: &mut impl Write, facts: &Facts, clock: &Clock) -> io::Result<()> {
+    let node = &facts.node;
+    let (text, style) = verdict(facts, clock);
+    writeln!(
+        out,
+        "{BOLD}node {}{BOLD:#} {style}{}{style:#}",
+        harmless(&node.name),
+        harmless(&text)
+    )?;
+    let mut parts = Vec::new();
+    match &node.object {
+        Some(object) => {
+            parts.push(format!("pool {}", object.pool));
+            parts.push(format!("Ready {}", object.ready));
+            parts.push(cordon(facts, object.cordoned).to_owned());
+        }
+        None => parts.push("not in the cluster".to_owned()),
+    }
+    let reported = node.agent.last_report_at.map(|at| clock.age(at));
+    parts.push(match (node.agent.state.as_str(), reported) {
+        ("none", _) => "no agent ever reported from it".to_owned(),
+        (state, Some(age)) => format!("agent {state}, last report {age} ago"),
+        (state, None) => format!("agent {state}"),
+    });
+    writeln!(out, "{DIM}{}{DIM:#}", harmless(&parts.join(" · ")))
+}
+
+fn cordon(facts: &Facts, is_cordoned: bool) -> &'static str {
+    match is_cordoned {
+        true if is_cordoned_by_others(facts) => "cordoned, not by Warden",
+        true => "cordoned by Warden",
+        false => "not cordoned",
+    }
+}
+
+/// The node in one sentence, behind its name.
+pub(super) fn verdict(facts: &Facts, clock: &Clock) -> (String, Style) {
+    let Some(incident) = facts.open() else {
+        return without_incident(facts);
+    };
+    let age = clock.age(incident.since);
+    let stuck = if next::is_stuck(incident, clock) {
+        ", and that does not come through"
+    } else {
+        ""
+    };
+    let text = format!("{}{stuck} (for {age})", words::state(&incident.state));
+    let style = match incident.state.as_str() {
+        "Observed" => YELLOW,
+        "Releasing" if stuck.is_empty() => YELLOW,
+        _ => RED,
+    };
+    (text, style)
+}
+
+fn without_incident(facts: &Facts) -> (String, Style) {
+    let node = &facts.node;
+    let faults = counted(node.faults.len() as u64, "fault");
+    let is_wrong = !node.faults.is_empty();
+    let cordoned = is_cordoned_by_others(facts);
+    let agent = match node.agent.state.as_str() {
+        "settled" => None,
+        "none" => Some("no agent ever reported from it"),
+        "silent" => Some("its agent does not report"),
+        _ => Some("its agent has not finished its first look at this boot"),
+    };
+    let text = match (&node.object, is_wrong, cordoned, agent) {
+        (None, true, ..) => format!("is not in the cluster; {faults} open when it was"),
+        (None, false, ..) => "is not in the cluster, and no fault of it is open".to_owned(),
+        (Some(_), true, true, _) => format!("is cordoned, not by Warden, with {faults} open"),
+        (Some(_), true, false, _) => format!("is in service with {faults} open"),
+        (Some(_), false, true, None) => {
+            "has no open fault and no incident, but is cordoned, not by Warden".to_owned()
+        }
+        (Some(_), false, _, Some(why)) => {
+            format!("has no fault that is known, but {why}")
+        }
+        (Some(_), false, false, None) => {
+            return ("is well: no fault is open, no incident".to_owned(), GREEN);
+        }
+    };
+    (text, YELLOW)
+}
+
+fn wrong(out: &mut impl Write, facts: &Facts, clock: &Clock) -> io::Result<()> {
+    heading(out, "What is wrong")?;
+    if facts.node.faults.is_empty() {
+        return writeln!(out, "  No fault is open any more.");
+    }
+    let sorted = faults::sorted(facts, &facts.node.faults);
+    for fault in sorted.iter().take(FAULTS) {
+        one_fault(out, facts, fault, clock)?;
+    }
+    let left_out = sorted.get(FAULTS..).unwrap_or_default();
+    if !left_out.is_empty() {
+        let fatal = left_out.iter().filter(|fault| fault.fatal).count();
+        let (more, name) = (left_out.len(), harmless(&facts.node.name));
+        writeln!(
+            out,
+            "  {DIM}and {more} more, {fatal} of them fatal: warden explain {name} --format \
+             json{DIM:#}"
+        )?;
+    }
+    Ok(())
+}
+
+fn one_fault(out: &mut impl Write, facts: &Facts, fault: &Fault, clock: &Clock) -> io::Result<()> {
+    let (word, style) = if fault.fatal {
+        ("fatal", RED)
+    } else {
+        ("not fatal", YELLOW)
+    };
+    writeln!(
+        out,
+        "  {style}{}{style:#} ({word}, id {})",
+        harmless(&words::fault(fault)),
+        harmless(&fault.id)
+    )?;
+    let device = if fault.device.is_empty() {
+        "none named"
+    } else {
+        &fault.device
+    };
+    let said = match fault.count {
+        0 | 1 => "said once".to_owned(),
+        count => format!("said {count} times, last {} ago", clock.age(fault.last_at)),
+    };
+    let since = clock.since(fault.since.unwrap_or(fault.last_at));
+    let message: String = fault.message.chars().take(MESSAGE).collect();
+    let lines = [
+        ("device", device.to_owned()),
+        ("since", format!("{since}, {said}")),
+        (
+            "said by",
+            format!("{} ({}), check {}", fault.agent, fault.sender, fault.check),
+        ),
+        ("message", message),
+        (
+            "asks for",
+            format!("{} ({})", words::action(&fault.action), fault.action),
+        ),
+        ("rule", faults::rule(facts, fault, clock)),
+    ];
+    for (name, text) in lines.iter().filter(|(_, text)| !text.is_empty()) {
+        writeln!(out, "    {DIM}{name:<8}{DIM:#}  {}", harmless(text))?;
+    }
+    Ok(())
+}
+
+fn observed(out: &mut impl Write, facts: &Facts, clock: &Clock) -> io::Result<()> {
+    let observed = &facts.node.observed;
+    if observed.is_empty() {
+        return Ok(());
+    }
+    heading(out, "Only observed (these never act on the node)")?;
+    for fault in faults::sorted(facts, observed).iter().take(FAULTS) {
+        let since = clock.since(fault.since.unwrap_or(fault.last_at));
+        let what = words::fault_and_device(fault);
+        writeln!(out, "  {} since {since}", harmless(&what))?;
+    }
+    let more = observed.len().saturating_sub(FAULTS);
+    if more > 0 {
+        writeln!(out, "  {DIM}and {more} more{DIM:#}")?;
+    }
+    Ok(())
+}
+
+fn done(out: &mut impl Write, facts: &Facts, incident: &Incident, clock: &Clock) -> io::Result<()> {
+    heading(out, "What was done")?;
+    let skip = facts.steps.len().saturating_sub(STEPS);
+    if skip > 0 {
+        let id = harmless(&incident.id);
+        writeln!(
+            out,
+            "  {DIM}{skip} earlier steps: warden timeline {id}{DIM:#}"
+        )?;
+    }
+    timeline::table(&facts.steps[skip..], clock).print(out)
+}
+
+fn last_incident(out: &mut impl Write, node: &Node, clock: &Clock) -> io::Result<()> {
+    let Some(incident) = node.incidents.first() else {
+        return writeln!(out, "\nIt had no incident so far.");
+    };
+    let ended = incident.closed_at.unwrap_or(incident.since);
+    let length = words::span(ended.duration_since(incident.opened_at));
+    heading(out, "Last incident")?;
+    writeln!(
+        out,
+        "  {} opened {}, ended after {length}: {}",
+        harmless(&incident.id),
+        clock.since(incident.opened_at),
+        harmless(words::ending(&incident.detail))
+    )?;
+    for fault in incident.faults.iter().take(FAULTS) {
+        let rules = fault.rules.join(", ");
+        writeln!(
+            out,
+            "  {} {DIM}rule {}{DIM:#}",
+            harmless(&fault.fault),
+            harmless(&rules)
+        )?;
+    }
+    let more = incident.faults.len().saturating_sub(FAULTS);
+    if more > 0 {
+        writeln!(out, "  {DIM}and {more} more{DIM:#}")?;
+    }
+    writeln!(
+        out,
+        "  {BOLD}warden timeline {}{BOLD:#}",
+        harmless(&incident.id)
+    )
+}

@@ -1,0 +1,370 @@
+//! `warden explain` in each state that a person meets at night: what is wrong, since when, by which
+//! rule, what comes, what blocks it, what to do.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use wire::api;
+
+use crate::explain::{out, server_of};
+use crate::kit::{self, INCIDENT, Ran, ago, ask, incident, node, pool, step, taken_out, xid_79};
+
+/// A fault of the kit's node; `number` makes it a device and an id of its own.
+fn fault(number: i64, code: &str, fatal: bool) -> api::Fault {
+    api::Fault {
+        id: format!("{number:012x}"),
+        device: format!("PCI=0000:{number:02x}:00"),
+        code: code.into(),
+        fatal,
+        since: Some(ago(1_000 - number)),
+        incident: None,
+        message: String::new(),
+        ..xid_79()
+    }
+}
+
+/// In service with one fault that is in no incident.
+fn faulty() -> api::Node {
+    api::Node {
+        faults: vec![api::Fault {
+            incident: None,
+            ..xid_79()
+        }],
+        ..node()
+    }
+}
+
+fn blocked_by(by: &str, node: api::Node) -> api::Node {
+    let mut node = node;
+    node.object.as_mut().unwrap().blocked_by = vec![by.into()];
+    node
+}
+
+/// An incident that a person ended 2 minutes ago, and the hold that it left.
+fn given_back(detail: &str, actor: &str, until: Timestamp) -> api::Node {
+    let closed = api::Incident {
+        detail: detail.into(),
+        closed_at: Some(ago(120)),
+        ..incident("Closed")
+    };
+    api::Node {
+        incidents: vec![closed],
+        holds: vec![api::Hold {
+            actor: actor.into(),
+            until,
+            faults: vec!["node/gpu-17 SysLogsXIDError 79 PCI=0000:cb:00".into()],
+        }],
+        ..faulty()
+    }
+}
+
+/// With an open incident in this state and nothing on the node.
+fn waiting(state: &str) -> api::Node {
+    let mut node = out();
+    node.object.as_mut().unwrap().cordoned = false;
+    node.incidents[0].state = state.into();
+    node
+}
+
+/// What explain says; as JSON it says the same.
+fn explained(node: &api::Node, steps: Vec<api::Step>, status: &api::Status) -> Ran {
+    let server = server_of(node, steps, status, pool());
+    let ran = ask(&server, &["explain", "gpu-17"]);
+    let json = ask(&server, &["explain", "gpu-17", "--format", "json"]);
+    assert_eq!(json.code, ran.code);
+    let whole: Value = serde_json::from_str(&json.out).unwrap();
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = words(&ran.out);
+    let mut said = vec![whole["verdict"].as_str().unwrap()];
+    said.extend(
+        whole["next"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|l| l["text"].as_str().unwrap()),
+    );
+    for command in whole["commands"].as_array().unwrap() {
+        said.extend(["command", "effect"].map(|key| command[key].as_str().unwrap()));
+    }
+    for said in said {
+        assert!(
+            text.contains(&words(said)),
+            "{said:?} is only in the JSON: {text}"
+        );
+    }
+    ran
+}
+
+/// One snapshot a state; 1 is the exit code while something is wrong.
+fn check(name: &str, code: i32, node: &api::Node, steps: Vec<api::Step>) {
+    let ran = explained(node, steps, &kit::status());
+    assert_eq!(ran.code, Some(code), "{name}");
+    insta::assert_snapshot!(name, ran.out);
+}
+
+#[test]
+fn a_node_that_is_gone_or_well() {
+    let gone = |node: api::Node| api::Node {
+        object: None,
+        ..node
+    };
+    check("deleted_with_a_fault", 1, &gone(faulty()), Vec::new());
+    let deleted = api::Incident {
+        detail: "NodeDeleted".into(),
+        closed_at: Some(ago(100)),
+        ..incident("Closed")
+    };
+    let ended = api::Node {
+        incidents: vec![deleted],
+        ..gone(node())
+    };
+    check("deleted", 0, &ended, Vec::new());
+    let mut cordoned = node();
+    cordoned.object.as_mut().unwrap().cordoned = true;
+    check("well_but_cordoned_by_others", 0, &cordoned, Vec::new());
+    let mut silent = node();
+    silent.agent.state = "silent".into();
+    silent.agent.last_report_at = Some(ago(900));
+    check("well_as_far_as_known", 0, &silent, Vec::new());
+    let observed = api::Node {
+        observed: vec![fault(1, "13", false), fault(2, "79", true)],
+        ..node()
+    };
+    check("only_observed_faults", 0, &observed, Vec::new());
+    check(
+        "well_and_paused",
+        0,
+        &blocked_by("paused", node()),
+        Vec::new(),
+    );
+}
+
+#[test]
+fn a_fault_without_an_incident() {
+    check("no_rule_acts", 1, &faulty(), Vec::new());
+    for by in ["opted_out", "protected", "control_plane", "paused"] {
+        check(by, 1, &blocked_by(by, faulty()), Vec::new());
+    }
+    let mut other = faulty();
+    other.faults[0].boot_id = "boot-0".into();
+    check("said_in_another_boot", 1, &other, Vec::new());
+    let mut cordoned = faulty();
+    cordoned.object.as_mut().unwrap().cordoned = true;
+    check("faulty_and_cordoned_by_others", 1, &cordoned, Vec::new());
+    let off = api::Status {
+        quarantine: "off".into(),
+        ..kit::status()
+    };
+    let ran = explained(&faulty(), Vec::new(), &off);
+    insta::assert_snapshot!("quarantine_off", ran.out);
+}
+
+#[test]
+fn a_node_that_a_person_gave_back_says_how_and_what_is_held_until_when() {
+    let tomorrow = ago(120 - 86_400);
+    let uncordoned = given_back("ManualUncordon", "a person at the node", tomorrow);
+    check("held_after_an_uncordon", 1, &uncordoned, Vec::new());
+    let table = [
+        (
+            given_back("ManualUntaint", "a person at the node", tomorrow),
+            "A taint of Warden's was removed by hand 2026-09-12 03:18:30 CEST (2 min ago;",
+        ),
+        (
+            given_back("CancelledByPerson", "alice", tomorrow),
+            "alice gave the node back 2026-09-12 03:18:30 CEST (2 min ago). That ended incident",
+        ),
+        (
+            given_back("Recovered", "a person before the store was lost", tomorrow),
+            "The node was given back by a person before the store was lost.",
+        ),
+        (
+            given_back("ManualUncordon", "a person at the node", ago(10)),
+            "The hold's time is over; it lasts until the node's agent has reported once more:",
+        ),
+    ];
+    for (node, want) in table {
+        let ran = explained(&node, Vec::new(), &kit::status());
+        assert!(ran.out.contains(want), "{want:?} is not in {}", ran.out);
+    }
+    let mut dropped = waiting("Observed");
+    dropped.holds = given_back("", "bob", Timestamp::MAX).holds;
+    dropped.faults[0].incident = Some(INCIDENT.into());
+    let steps = vec![
+        step(
+            7,
+            ago(505),
+            "",
+            "Withheld",
+            "the breaker's rate bound is reached",
+        ),
+        step(
+            8,
+            ago(30),
+            "Withheld",
+            "Observed",
+            "bob dropped the withheld cordon",
+        ),
+    ];
+    check("dropped_by_a_person", 1, &dropped, steps);
+}
+
+#[test]
+fn a_node_that_is_withheld_or_observed() {
+    let first = vec![step(
+        7,
+        ago(20),
+        "",
+        "Withheld",
+        "quarantine was switched on a moment ago",
+    )];
+    let mut node = waiting("Withheld");
+    node.incidents[0].since = ago(20);
+    node.incidents[0].detail = "quarantine was switched on; nothing is done before …".into();
+    node.incidents[0].withheld_by = Some("first_action".into());
+    node.incidents[0].not_before = Some(ago(-280));
+    check("withheld_by_the_first_action", 1, &node, first);
+    node.incidents[0].withheld_by = Some("pace".into());
+    node.incidents[0].not_before = None;
+    let ran = explained(&node, Vec::new(), &kit::status());
+    let want = "Not taken out yet: withheld nodes are taken out one after the other";
+    assert!(ran.out.contains(want), "{}", ran.out);
+
+    let dry = api::Status {
+        dry_run: true,
+        quarantine: "dry_run".into(),
+        profile: "observe".into(),
+        ..kit::status()
+    };
+    let steps = vec![step(
+        7,
+        ago(505),
+        "",
+        "Observed",
+        "dry run: nothing is written",
+    )];
+    let ran = explained(&waiting("Observed"), steps, &dry);
+    insta::assert_snapshot!("observed_in_a_dry_run", ran.out);
+    let steps = vec![step(
+        7,
+        ago(505),
+        "",
+        "Observed",
+        "the node is protected: it is only observed",
+    )];
+    check(
+        "observed_as_protected",
+        1,
+        &blocked_by("protected", waiting("Observed")),
+        steps,
+    );
+}
+
+#[test]
+fn a_node_on_which_something_does_not_come_through() {
+    let mut node = waiting("Applying");
+    node.incidents[0].since = ago(300);
+    check("applying_is_stuck", 1, &node, taken_out()[..1].to_vec());
+    let mut node = out();
+    node.faults.clear();
+    node.agent.state = "starting".into();
+    node.incidents[0].needs_operator = Some("agent not settled".into());
+    check("a_person_is_needed", 1, &node, taken_out());
+    let starting = api::Status {
+        ready: false,
+        parts: vec!["store: ready".into(), "nodes: starting".into()],
+        ..kit::status()
+    };
+    let ran = explained(&out(), taken_out(), &starting);
+    assert!(
+        ran.out
+            .contains("The controller is not ready (nodes: starting)"),
+        "{}",
+        ran.out
+    );
+    let dry = api::Status {
+        dry_run: true,
+        quarantine: "dry_run".into(),
+        ..kit::status()
+    };
+    let ran = explained(&out(), taken_out(), &dry);
+    assert!(
+        ran.out.contains("does not give the node back either"),
+        "{}",
+        ran.out
+    );
+    assert!(ran.out.contains("kubectl uncordon gpu-17"), "{}", ran.out);
+    assert!(!ran.out.contains("warden release"), "{}", ran.out);
+}
+
+#[test]
+fn a_node_held_by_a_person_says_who_and_why() {
+    let mut node = out();
+    node.faults.clear();
+    node.incidents[0].faults.clear();
+    node.incidents[0].held_by = Some("alice: broken fan".into());
+    let steps = vec![
+        step(
+            7,
+            ago(505),
+            "",
+            "Applying",
+            "alice: broken fan holds the node out",
+        ),
+        step(
+            8,
+            ago(505),
+            "Applying",
+            "Quarantined",
+            "the node shows our write",
+        ),
+    ];
+    check("held_by_a_person", 1, &node, steps);
+}
+
+#[test]
+fn of_many_faults_those_that_act_and_are_fatal_come_first_and_the_rest_is_counted() {
+    let mut node = out();
+    // Arrival: many that do not matter, then the one that took the node out, then a fatal one.
+    node.faults = (1..=14).map(|number| fault(number, "13", false)).collect();
+    node.faults.push(xid_79());
+    node.faults.push(fault(20, "48", true));
+    let ran = explained(&node, taken_out(), &kit::status());
+    let told: Vec<&str> = ran
+        .out
+        .lines()
+        .filter(|line| line.starts_with("  XID "))
+        .collect();
+    assert_eq!(told.len(), 10, "{}", ran.out);
+    assert!(
+        told[0].starts_with("  XID 79: ") && told[1].starts_with("  XID 48: "),
+        "{told:?}"
+    );
+    // The newest of the rest.
+    assert!(told[2].ends_with("id 00000000000e)"), "{told:?}");
+    let want = "and 6 more, 0 of them fatal: warden explain gpu-17 --format json";
+    assert!(ran.out.contains(want), "{}", ran.out);
+    let next = "    XID 79: GPU has fallen off the bus (PCI=0000:cb:00) ends with a reboot";
+    assert!(ran.out.contains(next), "{}", ran.out);
+    assert!(ran.out.contains("warden close gpu-17 ID"), "{}", ran.out);
+}
+
+#[test]
+fn an_unknown_node_says_where_to_look() {
+    let problem =
+        r#"{"error":"nothing is known of node gpu-99; see `kubectl get nodes`","code":"no_node"}"#;
+    let server = kit::Server::start(&[("GET /api/v1/nodes/gpu-99", 404, problem.to_owned())]);
+    for format in ["text", "json"] {
+        let mut command = kit::program();
+        command.env("WARDEN_SERVER", server.url());
+        let ran = command
+            .args(["explain", "gpu-99", "--format", format])
+            .output()
+            .unwrap();
+        let ran = Ran::from(ran);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
+        assert!(
+            ran.err.contains("see `kubectl get nodes` [no_node]"),
+            "{}",
+            ran.err
+        );
+    }
+}

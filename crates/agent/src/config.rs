@@ -1,11 +1,12 @@
 //! What a person may choose: one TOML file and flags over it. Every unknown key and bad value is
 //! reported, all at once, before anything starts.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 use health_event::NodeName;
+use health_event::text::harmless;
 use jiff::SignedDuration;
 use tonic::transport::Uri;
 
@@ -119,7 +120,7 @@ pub enum Start {
 /// One thing wrong with the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The key or flag.
+    /// The key or flag, cut.
     pub key: String,
     /// What was given, cut; none if the key is missing.
     pub value: Option<String>,
@@ -136,6 +137,28 @@ impl fmt::Display for Fault {
     }
 }
 
+/// Faults that an error's text names at most.
+const MOST_SHOWN: usize = 50;
+/// Characters of a key or value that an error's text shows at most.
+const MOST_CHARS: usize = 100;
+/// Bytes of a configuration file at most.
+const MOST_BYTES: u64 = 1024 * 1024;
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// If it can't be read, is no text or larger than 1 MiB.
+pub fn read(path: &Path) -> io::Result<String> {
+    use io::Read as _;
+    let mut text = String::new();
+    let mut file = std::fs::File::open(path)?.take(MOST_BYTES + 1);
+    if file.read_to_string(&mut text)? as u64 > MOST_BYTES {
+        let why = "it is larger than 1 MiB, which no configuration is";
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(text)
+}
+
 /// All that is wrong with the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError(pub Vec<Fault>);
@@ -150,7 +173,14 @@ impl ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the configuration has {} faults:", self.0.len())?;
-        self.0.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
+        let shown = self.0.iter().take(MOST_SHOWN);
+        shown
+            .clone()
+            .try_for_each(|fault| write!(f, "\n  {fault}"))?;
+        match self.0.len() - shown.len() {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
     }
 }
 
@@ -276,7 +306,7 @@ impl Draft {
         if let Some(allowed) = refused_url(&url, self.insecure_local) {
             faults.push(Fault {
                 key: "controller.url".into(),
-                value: Some(url.to_string()),
+                value: Some(shown(&url.to_string())),
                 allowed: allowed.into(),
             });
         }
@@ -318,7 +348,7 @@ pub fn load(file: &str, flags: &[(&str, String)]) -> Result<Config, ConfigError>
             format!("one of the keys {}", keys.join(", "))
         };
         faults.push(Fault {
-            key,
+            key: shown(&key),
             value: Some(shown(&value)),
             allowed: allowed.map_or_else(known, str::to_owned),
         });
@@ -367,8 +397,14 @@ fn flatten(prefix: &str, table: &toml::Table, values: &mut Vec<(String, String)>
     }
 }
 
-fn shown(value: &str) -> String {
-    value.chars().take(100).collect()
+/// What was given, cut, and without what would steer the terminal that it is shown on.
+fn shown(text: &str) -> String {
+    let mut chars = text.chars();
+    let mut shown: String = chars.by_ref().take(MOST_CHARS).collect();
+    if chars.next().is_some() {
+        shown.push('…');
+    }
+    harmless(&shown).into_owned()
 }
 
 fn text(value: &str, most: usize) -> Option<String> {
@@ -482,6 +518,27 @@ mod tests {
             text.contains("kernel_log.start = \"begin\"; allowed: auto, end or a sequence number"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_an_error_shows_is_bounded_and_harmless() {
+        let long = "x".repeat(100_000);
+        let mut file = format!("{long} = \"{long}\"\nstate_dir = \"\\u001b[2Jhere\"\n");
+        for n in 0..1_000 {
+            file += &format!("key{n} = {n}\n");
+        }
+        file += &format!("[controller]\nurl = \"http://h/{long}\"\n");
+        let flags = flags(&[("node_name", &long), ("log.filter", &long)]);
+        let error = load(&file, &flags).unwrap_err();
+        for fault in &error.0 {
+            let value = fault.value.as_deref().unwrap_or_default();
+            let most = MOST_CHARS + '…'.len_utf8();
+            assert!(fault.key.len() <= most && value.len() <= most, "{fault}");
+        }
+        let text = error.to_string();
+        assert!(text.len() < 50_000, "{}", text.len());
+        assert!(text.ends_with("and 954 more"), "{text}");
+        assert!(error.0.iter().any(|f| f.value.as_deref() == Some("here")));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use wire::datamodels::platform_connector_client::PlatformConnectorClient;
 use crate::backoff::Backoff;
 use crate::core::{Core, Next};
 use crate::crash;
-use crate::link::Link;
+use crate::link::{Link, said};
 use crate::report;
 use crate::status::Status as AgentStatus;
 
@@ -105,9 +105,9 @@ async fn send(core: &Core, link: &Link, channel: Channel, status: &AgentStatus) 
             Err(error) => {
                 status.refused(&error);
                 if is_transport(&error) {
-                    return error.message().to_owned();
+                    return said(&error);
                 }
-                tracing::warn!(code = ?error.code(), why = error.message(), "batch not taken");
+                tracing::warn!(code = ?error.code(), why = said(&error), "batch not taken");
                 tokio::time::sleep(backoff.wait()).await;
             }
         }
@@ -120,13 +120,13 @@ fn refused(core: &Core, mut batch: Vec<(u64, HealthEvent)>, error: &Status) -> u
         return batch.len() / 2;
     }
     if let Some((number, event)) = batch.pop() {
-        let why = error.message();
+        let why = said(error);
         tracing::error!(
             number,
             why,
             "event refused by the controller; it is put aside"
         );
-        core.refused(number, event, why.chars().take(1_024).collect());
+        core.refused(number, event, why);
     }
     1
 }

@@ -1,5 +1,6 @@
 //! Who this agent is: node, machine, boot, process.
 
+use std::io::Read as _;
 use std::path::Path;
 
 use health_event::{BootId, NodeName};
@@ -47,7 +48,14 @@ impl Identity {
 /// The first line of a small file, at most 128 characters; empty if it can't be read, which is
 /// said in the log.
 fn first_line(path: &Path) -> String {
-    match std::fs::read_to_string(path) {
+    let read = || {
+        let mut text = String::new();
+        std::fs::File::open(path)?
+            .take(4_096)
+            .read_to_string(&mut text)?;
+        Ok::<_, std::io::Error>(text)
+    };
+    match read() {
         Ok(text) => text
             .lines()
             .next()

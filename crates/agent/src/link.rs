@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
+use health_event::text::harmless;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -221,7 +222,18 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         }
         next = source.source();
     }
-    text.chars().take(1_024).collect()
+    shown(&text)
+}
+
+/// What a peer answered.
+pub fn said(error: &tonic::Status) -> String {
+    shown(error.message())
+}
+
+/// A text of others, cut to 1,024 characters and without what would steer a terminal.
+fn shown(text: &str) -> String {
+    let cut: String = text.chars().take(1_024).collect();
+    harmless(&cut).into_owned()
 }
 
 /// A TCP stream that tells when it is let go of: the library drops it as soon as the peer ends

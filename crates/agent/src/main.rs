@@ -51,7 +51,7 @@ fn main() -> ExitCode {
 /// `--check-config FILE`: everything that is wrong, as TOML. The node's name comes from the pod's
 /// environment, so that a file without one is whole.
 fn check(file: &Path, args: &Args) -> anyhow::Result<ExitCode> {
-    let text = std::fs::read_to_string(file)
+    let text = config::read(file)
         .with_context(|| format!("configuration file {} can't be read", file.display()))?;
     let mut flags = args.values();
     if config::value_of(&text, "node_name").is_none() {
@@ -93,7 +93,7 @@ struct Logging {
 
 fn load(args: &Args) -> anyhow::Result<(config::Config, Logging)> {
     let file = match &args.config {
-        Some(path) => std::fs::read_to_string(path)
+        Some(path) => config::read(path)
             .with_context(|| format!("configuration file {} can't be read", path.display()))?,
         None => String::new(),
     };

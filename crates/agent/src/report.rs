@@ -15,7 +15,7 @@ use crate::crash;
 use crate::delivery::{authorised, is_transport};
 use crate::detectors::Health;
 use crate::ids::Identity;
-use crate::link::Link;
+use crate::link::{Link, said};
 use crate::status::Status as AgentStatus;
 
 /// Heartbeat until the controller says otherwise.
@@ -56,10 +56,10 @@ pub async fn run(core: &Core, link: &Link, channel: Channel, status: &AgentStatu
             Err(error) => {
                 status.refused(&error);
                 if is_transport(&error) {
-                    return error.message().to_owned();
+                    return said(&error);
                 }
                 if error.code() != Code::Unavailable {
-                    tracing::warn!(code = ?error.code(), why = error.message(), "report not taken");
+                    tracing::warn!(code = ?error.code(), why = said(&error), "report not taken");
                 }
                 backoff.wait()
             }

@@ -30,6 +30,7 @@ use wire::validate::RECEIVE_LIMIT;
 
 use crate::core::Core;
 use crate::detectors::{KERNEL_LOG_TRIPLES, Triple};
+use crate::link::said;
 use crate::own;
 use crate::status::Status as AgentStatus;
 use admission::{Admission, Candidate, Plan, owner, strip};
@@ -273,7 +274,7 @@ impl Socket {
             Ok(Err(error)) if crate::delivery::is_transport(&error) => {
                 Err(unavailable("the connection to the controller ended"))
             }
-            Ok(Err(error)) => Err(Status::new(error.code(), error.message())),
+            Ok(Err(error)) => Err(Status::new(error.code(), said(&error))),
             Err(_) => Err(unavailable("the controller did not answer in time")),
         }
     }
@@ -311,7 +312,7 @@ impl PlatformConnector for Socket {
         };
         if let Err(error) = &answer {
             self.core.count(|counters| counters.calls_refused += 1);
-            tracing::warn!(uid, code = ?error.code(), why = error.message(), "call refused");
+            tracing::warn!(uid, code = ?error.code(), why = said(error), "call refused");
         }
         answer.map(Response::new)
     }

@@ -5,6 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tonic::Code;
 use tonic::transport::Channel;
 
+use crate::link::said;
+
 /// Shared; every lock is short.
 #[derive(Debug, Default)]
 pub struct Status(Mutex<Inner>);
@@ -66,7 +68,7 @@ impl Status {
         } else {
             ""
         };
-        let why = format!("{:?}: {}{hint}", error.code(), error.message());
+        let why = format!("{:?}: {}{hint}", error.code(), said(error));
         self.lock().why = Some(why);
     }
 

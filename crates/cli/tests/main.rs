@@ -11,6 +11,7 @@ mod exits;
 mod explain;
 mod inject;
 mod kit;
+mod logs;
 mod requests;
 mod scan;
 mod states;

@@ -296,6 +296,37 @@ mod tests {
         }
     }
 
+    /// Gives its text, and then an error.
+    struct Breaks(Cursor<&'static [u8]>);
+
+    impl Read for Breaks {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.0.read(buffer)? {
+                0 => Err(io::Error::other("the disk is gone")),
+                read => Ok(read),
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_read_before_an_error_is_told_apart_from_nothing() {
+        for (text, lines, partial) in [(&b"a\nb\nc"[..], 2, true), (b"", 0, false)] {
+            let mut read = 0;
+            let broken = BufReader::with_capacity(4, Breaks(Cursor::new(text)));
+            let result = Source::Stdin.read_lines(broken, &mut |_, _| {
+                read += 1;
+                Ok(())
+            });
+            let error = result.unwrap_err();
+            assert_eq!((read, error.is_partial()), (lines, partial));
+            assert!(
+                error
+                    .to_string()
+                    .contains(&format!("beyond line {lines}: the disk"))
+            );
+        }
+    }
+
     #[test]
     fn a_line_without_end_is_cut_and_the_next_is_whole() {
         let mut input = vec![b'x'; 3 * MAX_LINE];

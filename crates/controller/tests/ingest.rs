@@ -116,6 +116,16 @@ async fn bad_input_is_refused_whole_with_event_field_and_allowed_form() {
             "event 1: errorCode has 65",
         ),
         (
+            bad(|e| {
+                let gpu = |n| wire::datamodels::Entity {
+                    entity_type: "GPU".into(),
+                    entity_value: format!("{n}"),
+                };
+                e.entities_impacted = (0..65).map(gpu).collect();
+            }),
+            "event 1: entitiesImpacted",
+        ),
+        (
             bad(|e| e.agent = "x".repeat(300)),
             "event 1: agent has 300 bytes",
         ),
@@ -183,6 +193,13 @@ async fn odd_input_is_taken_in_as_the_table_says() {
     ahead.generated_timestamp = Some(wire::timestamp_to_wire(claimed));
     sender.send(vec![unknown, long, ahead]).await.unwrap();
     sender.send(vec![numbered("n1", 4)]).await.unwrap();
+    let mut only_stored = numbered("n1", 5);
+    only_stored.processing_strategy = 77;
+    let mut acted_on = numbered("n1", 6);
+    acted_on.processing_strategy = 0;
+    acted_on.generated_timestamp = None;
+    let before = jiff::Timestamp::now();
+    sender.send(vec![only_stored, acted_on]).await.unwrap();
     let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
     let (_, events) = program
         .get("/api/v1/events?node=n1", Some(token.trim()))
@@ -196,6 +213,29 @@ async fn odd_input_is_taken_in_as_the_table_says() {
         .parse()
         .unwrap();
     assert!(at < claimed, "the time of receipt counts");
+    let (_, node) = program.get("/api/v1/nodes/n1", Some(token.trim())).await;
+    let node: serde_json::Value = serde_json::from_str(&node).unwrap();
+    let open = |list: &str, number: u64| {
+        let message = format!("XID 79, number {number}");
+        let faults = node[list].as_array().unwrap().iter();
+        faults.filter(|f| f["message"] == message).count()
+    };
+    let first = node["faults"].as_array().unwrap().iter();
+    let actions: Vec<_> = first
+        .filter(|f| f["message"] == "XID 79, number 1")
+        .collect();
+    assert_eq!(
+        actions[0]["action"], "CONTACT_SUPPORT",
+        "an unknown number: {node}"
+    );
+    assert_eq!((open("faults", 5), open("observed", 5)), (0, 1), "{node}");
+    assert_eq!((open("faults", 6), open("observed", 6)), (1, 0), "{node}");
+    let at: jiff::Timestamp = of("n1-6")["generated_at"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(at >= before, "no time: that of receipt");
     let skew: Vec<bool> = events
         .iter()
         .filter(|e| e["check"] == "ClockSkew")
@@ -206,4 +246,60 @@ async fn odd_input_is_taken_in_as_the_table_says() {
         [false, true],
         "raised by the one ahead, closed by the next that is not"
     );
+}
+
+/// One call with these bytes as its message and maybe a deadline of the caller's own: no library
+/// of a client stands between, which would answer in the server's place.
+async fn raw(program: &Program, message: &[u8], deadline: Option<&str>) -> tonic::Status {
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let framed = [&[0], length.as_slice(), message].concat();
+    let address = program.address("ingest").await;
+    let path = "datamodels.PlatformConnector/HealthEventOccurredV1";
+    let mut request = http::Request::post(format!("http://{address}/{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    if let Some(deadline) = deadline {
+        request = request.header("grpc-timeout", deadline);
+    }
+    let body = http_body_util::Full::new(hyper::body::Bytes::from(framed));
+    let client = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new())
+        .http2_only(true)
+        .build_http();
+    let answer = client.request(request.body(body).unwrap()).await.unwrap();
+    let status = tonic::Status::from_header_map(answer.headers());
+    status.unwrap_or_else(|| tonic::Status::ok("a message"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_callers_deadline_and_unreadable_bytes_get_answers_that_clients_understand() {
+    let cluster = Cluster::with_nodes(&[]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    // Two events a second once the burst is used up: the next ones wait longer than their callers.
+    let slow = "sender_rate = 2\nsender_burst = 1000\n";
+    let program = Program::start(&cluster.testbed.kubeconfig(), slow, &["--insecure-local"]);
+    program.up().await;
+    let batch = |node: &str, numbers: std::ops::Range<u64>| {
+        let events = numbers.map(|number| numbered(node, number)).collect();
+        prost::Message::encode_to_vec(&wire::datamodels::HealthEvents { version: 1, events })
+    };
+    for (node, deadline) in [("n1", "100m"), ("n2", "150000u"), ("n3", "200m")] {
+        let burst = raw(&program, &batch(node, 0..1_000), None).await;
+        assert_eq!(burst.code(), Code::Ok, "{burst:?}");
+        let status = raw(&program, &batch(node, 1_000..1_004), Some(deadline)).await;
+        assert_eq!(status.code(), Code::Unavailable, "{deadline}: {status:?}");
+        assert!(status.message().contains("not done within"), "{status:?}");
+        let hint = status.metadata().get(wire::answers::RETRY_HINT);
+        assert!(hint.is_some(), "{deadline}: {status:?}");
+    }
+    for bytes in [&b"\x12\x7f"[..], b"\xff\xff", &[0xff; 64]] {
+        let status = raw(&program, bytes, None).await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{bytes:?}");
+        assert!(
+            status.message().contains("health_event.proto"),
+            "{status:?}"
+        );
+    }
+    let status = raw(&program, &vec![0; wire::validate::RECEIVE_LIMIT + 1], None).await;
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    assert!(status.message().contains("4 MiB"), "{status:?}");
 }

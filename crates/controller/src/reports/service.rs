@@ -9,7 +9,7 @@ use health_event::{BootId, CloseCause, HealthEvent, NodeName, SentIdentity};
 use jiff::Timestamp;
 use prost::Message as _;
 use telemetry::ControllerMetrics;
-use telemetry::metrics::OutcomeLabel;
+use telemetry::metrics::{OutcomeLabel, RefusalLabel};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 use tracing::warn;
@@ -90,11 +90,13 @@ impl ReportService {
             .identify(&headers)
             .await
             .map_err(|denied| denied.status())?;
-        let node = check(&report).map_err(Status::invalid_argument)?;
+        let node = check(&report).map_err(|why| {
+            self.count_refusal("bad_report");
+            Status::invalid_argument(why)
+        })?;
         self.gate
             .may_speak_for(&caller, node.as_str())
             .map_err(|denied| denied.status())?;
-        self.metrics.reports.inc();
         let now = Timestamp::now();
         let detectors = DetectorStates::new(&report.detectors);
         let boot = BootId::new(&report.boot_id);
@@ -123,6 +125,7 @@ impl ReportService {
             .pool_names()
             .map(|pool| self.nodes.pool_size(pool))
             .sum();
+        self.metrics.reports.inc();
         let interval = self.reports.next_interval(nodes).as_secs();
         Ok(ReportReply {
             next_interval_seconds: u32::try_from(interval).unwrap_or(u32::MAX).max(1),
@@ -234,7 +237,8 @@ impl ReportService {
         ours: &[Closable],
         now: Timestamp,
     ) -> Result<(), Status> {
-        let events = accept_list(caller, node, report, now)?;
+        let events = accept_list(caller, node, report, now)
+            .inspect_err(|_| self.count_refusal("bad_list"))?;
         let listed: Vec<HealthEvent> = events.iter().map(|e| e.event.clone()).collect();
         let theirs = compare::identities(&listed);
         let known: HashSet<SentIdentity> = ours.iter().map(|c| c.fault.sent).collect();
@@ -329,6 +333,14 @@ impl ReportService {
                  nothing is altered"
             );
         }
+    }
+
+    fn count_refusal(&self, code: &str) {
+        let label = RefusalLabel {
+            code: code.to_owned(),
+            mode: "refused".to_owned(),
+        };
+        self.metrics.ingest_refused.get_or_create(&label).inc();
     }
 
     fn count(&self, outcome: &str) {

@@ -73,7 +73,7 @@ async fn exchange(
 }
 
 fn page(path: &str, core: &Core, status: &Status, stand_ins: &[String]) -> Option<(bool, String)> {
-    let now = core.snapshot(false);
+    let now = core.snapshot();
     match path {
         "/healthz" => Some(health(&now, &status.shown(), stand_ins)),
         "/metrics" => Some((true, metrics(&now, &status.shown()))),

@@ -523,11 +523,12 @@ mod tests {
     #[test]
     fn what_an_error_shows_is_bounded_and_harmless() {
         let long = "x".repeat(100_000);
-        let mut file = format!("{long} = \"{long}\"\nstate_dir = \"\\u001b[2Jhere\"\n");
-        for n in 0..1_000 {
-            file += &format!("key{n} = {n}\n");
-        }
-        file += &format!("[controller]\nurl = \"http://h/{long}\"\n");
+        let keys: Vec<String> = (0..1_000).map(|n| format!("key{n} = {n}")).collect();
+        let keys = keys.join("\n");
+        let file = format!(
+            "{long} = \"{long}\"\nstate_dir = \"\\u001b[2Jhere\"\n{keys}\n[controller]\nurl = \
+             \"http://h/{long}\"\n"
+        );
         let flags = flags(&[("node_name", &long), ("log.filter", &long)]);
         let error = load(&file, &flags).unwrap_err();
         for fault in &error.0 {

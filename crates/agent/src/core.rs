@@ -271,8 +271,13 @@ impl Core {
     }
 
     /// How things stand.
-    pub fn snapshot(&self, with_list: bool) -> Snapshot {
-        self.lock().snapshot(with_list)
+    pub fn snapshot(&self) -> Snapshot {
+        self.lock().snapshot()
+    }
+
+    /// The last events of the faults that the detectors assert.
+    pub fn asserted(&self) -> Vec<HealthEvent> {
+        self.lock().asserted()
     }
 
     fn submit(&self, events: Vec<HealthEvent>, submission: Submission) -> Result<Vec<u64>, NoRoom> {

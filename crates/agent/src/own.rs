@@ -13,7 +13,7 @@ pub const KERNEL_LOG: &str = "kernel-log";
 pub struct Gap {
     /// `kernel-log`, `spool` or `refused`.
     pub source: &'static str,
-    /// How many records or events.
+    /// How many records or events; 0 if that can't be told any more.
     pub count: u64,
     /// First sequence or order number lost.
     pub from: u64,
@@ -51,7 +51,11 @@ pub fn events_lost(gap: &Gap) -> HealthEvent {
         to,
         why,
     } = gap;
-    event.message = format!("{count} lost from the {source}, number {from} to {to}: {why}");
+    event.message = if *count == 0 {
+        format!("An unknown number of events lost from the {source}: {why}")
+    } else {
+        format!("{count} lost from the {source}, number {from} to {to}: {why}")
+    };
     let numbers = [("count", count), ("from", from), ("to", to)];
     event
         .metadata

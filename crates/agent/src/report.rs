@@ -1,11 +1,13 @@
 //! The report: what is open and how the agent is, as a level.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use health_event::HealthEvent;
 use jiff::Timestamp;
 use tonic::Code;
 use tonic::transport::Channel;
+use wire::validate::{MAX_BATCH_BYTES, MAX_EVENTS};
 use wire::warden::v1::agent_client::AgentClient;
 use wire::warden::v1::{Asserted, Detector, DetectorState, ReportReply, ReportRequest, Spool};
 
@@ -23,14 +25,19 @@ const INTERVAL: Duration = Duration::from_mins(1);
 /// Bounds of what the controller may say.
 const SHORTEST: u32 = 1;
 const LONGEST: u32 = 3_600;
+/// Bytes of events in one report at most: what a batch may have, less room for the rest of it.
+const LIST_BYTES: usize = MAX_BATCH_BYTES - 256 * 1024;
+/// What an event takes beside its own bytes: key and length.
+const PER_EVENT: usize = 8;
 
 /// Reports until the connection is of no use. Answers why.
 pub async fn run(core: &Core, link: &Link, channel: Channel, status: &AgentStatus) -> String {
     let mut client = AgentClient::new(channel);
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
-    let mut with_list = false;
+    let mut list = List::default();
     loop {
-        let request = message(core.identity(), core.snapshot(with_list));
+        let part = list.next();
+        let request = message(core.identity(), core.snapshot(), part);
         let answer = match authorised(link, request) {
             Ok(request) => {
                 crash::point("report.send.before");
@@ -46,9 +53,7 @@ pub async fn run(core: &Core, link: &Link, channel: Channel, status: &AgentStatu
                 status.reported();
                 let reply = reply.into_inner();
                 take_over(core, &reply);
-                // One list per mismatch: the controller does not ask again for the same one.
-                with_list = reply.want_list && !with_list;
-                if with_list {
+                if list.told(reply.want_list, || core.asserted()) {
                     continue;
                 }
                 interval(reply.next_interval_seconds)
@@ -79,7 +84,7 @@ fn interval(seconds: u32) -> Duration {
 }
 
 fn take_over(core: &Core, reply: &ReportReply) {
-    if !core.snapshot(false).adopting {
+    if !core.snapshot().adopting {
         return;
     }
     let events: Vec<HealthEvent> = reply
@@ -91,7 +96,88 @@ fn take_over(core: &Core, reply: &ReportReply) {
     core.adopt(&events);
 }
 
-fn message(identity: &Identity, now: Snapshot) -> ReportRequest {
+/// The list of asserted faults on its way to a controller that asked for it.
+#[derive(Debug, Default)]
+struct List {
+    /// What is not told yet, in parts that are within the bounds of a batch.
+    parts: VecDeque<Vec<HealthEvent>>,
+    /// There is more than one part.
+    many: bool,
+    /// It was told just now, so that the next answer's wish is the old one.
+    told: bool,
+}
+
+/// One part of it.
+struct Part<'a> {
+    events: &'a [HealthEvent],
+    /// It is not the whole list: what is not in it is not denied.
+    partial: bool,
+}
+
+impl List {
+    /// What the next report carries.
+    fn next(&self) -> Option<Part<'_>> {
+        let partial = self.many;
+        self.parts.front().map(|events| Part { events, partial })
+    }
+
+    /// The controller took the report. Answers whether the next one follows at once.
+    fn told(&mut self, wanted: bool, asserted: impl FnOnce() -> Vec<HealthEvent>) -> bool {
+        if self.parts.pop_front().is_some() {
+            if self.parts.is_empty() {
+                self.told = self.many;
+                // After several parts it has to be said that the detectors see.
+                return std::mem::take(&mut self.many);
+            }
+            return true;
+        }
+        // One list per mismatch: the controller does not ask again for the same one.
+        if !wanted || std::mem::take(&mut self.told) {
+            return false;
+        }
+        self.parts = parts(asserted());
+        self.many = self.parts.len() > 1;
+        if self.many {
+            let events: usize = self.parts.iter().map(Vec::len).sum();
+            tracing::warn!(
+                events,
+                parts = self.parts.len(),
+                "the list of asserted faults is too long for one report: it is told in parts, \
+                 and none of them denies what is not in it"
+            );
+        }
+        true
+    }
+}
+
+/// The list in parts, at least one: each within the bounds of a batch, with room for the rest of
+/// the report.
+fn parts(list: Vec<HealthEvent>) -> VecDeque<Vec<HealthEvent>> {
+    let (mut parts, mut bytes) = (VecDeque::from([Vec::new()]), 0);
+    for event in list {
+        let size = wire::encode_body(&event).len() + PER_EVENT;
+        let full = |part: &Vec<HealthEvent>| {
+            part.len() >= MAX_EVENTS || (bytes + size > LIST_BYTES && !part.is_empty())
+        };
+        if parts.back().is_some_and(full) {
+            parts.push_back(Vec::new());
+            bytes = 0;
+        }
+        bytes += size;
+        if let Some(part) = parts.back_mut() {
+            part.push(event);
+        }
+    }
+    parts
+}
+
+fn message(identity: &Identity, now: Snapshot, part: Option<Part<'_>>) -> ReportRequest {
+    let mut detectors = now.detectors;
+    if part.as_ref().is_some_and(|part| part.partial) {
+        for (_, health) in &mut detectors {
+            *health = Health::Blind("its faults do not fit into one report".into());
+        }
+    }
     ReportRequest {
         node_name: identity.node.as_str().to_owned(),
         boot_id: identity.boot.as_str().to_owned(),
@@ -99,7 +185,7 @@ fn message(identity: &Identity, now: Snapshot) -> ReportRequest {
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         spool_id: now.spool_id,
         process_id: identity.process.clone(),
-        detectors: now.detectors.into_iter().map(detector).collect(),
+        detectors: detectors.into_iter().map(detector).collect(),
         spool: Some(Spool {
             oldest: now
                 .level
@@ -115,13 +201,10 @@ fn message(identity: &Identity, now: Snapshot) -> ReportRequest {
             count: now.count,
             hash: now.hash.to_vec(),
         }),
-        has_list: now.list.is_some(),
-        asserted_events: now
-            .list
-            .unwrap_or_default()
-            .into_iter()
-            .map(Into::into)
-            .collect(),
+        has_list: part.is_some(),
+        asserted_events: part
+            .map(|part| part.events.iter().cloned().map(Into::into).collect())
+            .unwrap_or_default(),
         started_from_nothing: now.adopting,
     }
 }
@@ -143,6 +226,54 @@ fn detector((name, health): (&'static str, Health)) -> Detector {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn event(bytes: usize) -> HealthEvent {
+        HealthEvent {
+            message: "m".repeat(bytes),
+            ..HealthEvent::default()
+        }
+    }
+
+    #[test]
+    fn a_long_list_is_told_in_parts_within_the_bounds_of_a_batch() {
+        // (events, bytes of each, parts)
+        let table = [
+            (0, 0, 1),
+            (1_000, 100, 1),
+            (1_001, 100, 2),
+            (1_000, 16_000, 5),
+            (4_096, 100, 5),
+        ];
+        for (count, bytes, want) in table {
+            let parts = parts(vec![event(bytes); count]);
+            assert_eq!(parts.len(), want, "{count} of {bytes}");
+            assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), count);
+            for events in parts {
+                let events = events.into_iter().map(Into::into).collect();
+                let batch = wire::datamodels::HealthEvents { version: 1, events };
+                assert!(prost::Message::encoded_len(&batch) <= MAX_BATCH_BYTES);
+                assert!(batch.events.len() <= MAX_EVENTS);
+            }
+        }
+    }
+
+    #[test]
+    fn every_part_is_told_and_then_that_the_detectors_see() {
+        let mut list = List::default();
+        assert!(!list.told(false, || panic!("not wanted")));
+        assert!(list.told(true, || vec![event(1); 2_500]));
+        for left in [2, 1, 0] {
+            let part = list.next().unwrap();
+            assert!(part.partial);
+            assert_eq!(part.events.len(), if left == 0 { 500 } else { 1_000 });
+            assert!(list.told(true, || panic!("asked already")));
+        }
+        assert!(list.next().is_none(), "a report without a list");
+        assert!(!list.told(true, || panic!("told already")));
+        assert!(list.told(true, || vec![event(1)]), "wanted anew");
+        assert!(!list.next().unwrap().partial);
+        assert!(!list.told(true, || panic!("told already")));
+    }
 
     #[test]
     fn the_interval_is_the_controllers_within_a_fifth_and_bounded() {

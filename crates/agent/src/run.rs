@@ -29,7 +29,7 @@ pub enum RunError {
     #[error("signals can't be waited for: {0}")]
     Signal(std::io::Error),
     /// A long-lived part ended, which none does by itself.
-    #[error("{0} ended by itself; this is a bug, the agent has to be started anew")]
+    #[error("{0} ended by itself; the log says why. The agent has to be started anew")]
     Ended(&'static str),
 }
 

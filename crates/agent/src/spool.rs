@@ -11,8 +11,10 @@
 //! commits once, and answers; so it needs no timer.
 
 mod compact;
+mod damage;
 mod database;
 mod gaps;
+mod id;
 mod refused;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +31,7 @@ use crate::faults::{Assertion, FaultRow};
 use crate::own::Gap;
 
 pub use database::Database;
+pub use id::later_than;
 
 /// Commands on their way to the disk at most; beyond that a write counts as failed for now. Each
 /// holds one batch of at most 1,000 events, most of them one.
@@ -78,6 +81,8 @@ pub struct Write {
     pub boots: Option<Vec<String>>,
     /// The controller's open faults were taken over.
     pub adopted: bool,
+    /// The spool's id, if it is another one since the start.
+    pub renamed: Option<String>,
     /// Gaps that `rows` tell of.
     pub told: Vec<i64>,
     /// The sender still holds all events up to this number in memory: compaction leaves them.
@@ -154,12 +159,20 @@ pub enum SpoolError {
     /// The thread could not be started, or has ended.
     #[error("the spool's thread is not there")]
     Thread,
+    /// The file is damaged.
+    #[error("the spool is damaged; the agent ends, and its next start puts the file aside")]
+    Damaged,
     /// Too much is on its way to the disk already.
     #[error("the disk under the spool does not keep up")]
     Busy,
 }
 
 impl SpoolError {
+    /// Whether the file is no database any more.
+    fn is_damage(&self) -> bool {
+        matches!(self, Self::Database { source, .. } if damage::is_damage(source))
+    }
+
     /// Static name.
     pub fn code(&self) -> &'static str {
         match self {
@@ -167,6 +180,7 @@ impl SpoolError {
             Self::Folder { .. } => "spool_folder",
             Self::InUse(_) => "spool_in_use",
             Self::Thread => "spool_thread",
+            Self::Damaged => "spool_damaged",
             Self::Busy => "spool_busy",
         }
     }
@@ -359,7 +373,8 @@ fn run(
     database.close();
 }
 
-/// Carries a group out. Answers whether to go on. After a failed write something is `missing`,
+/// Carries a group out. Answers whether to go on: not with a damaged file, which only the next
+/// start can put aside. After a failed write something is `missing`,
 /// until a whole write makes up for it; no position is saved as long.
 fn commit(
     database: &mut Database,
@@ -369,7 +384,7 @@ fn commit(
     missing: &mut bool,
     given_out: &AtomicU64,
 ) -> bool {
-    let mut go_on = true;
+    let (mut go_on, mut damaged) = (true, false);
     let mut writes = Vec::new();
     let mut through = None;
     let mut reads = Vec::new();
@@ -407,6 +422,7 @@ fn commit(
         let result = database.write(&writes, through);
         crash::point("spool.commit.after");
         let stored = result.is_ok();
+        damaged = result.as_ref().is_err_and(SpoolError::is_damage);
         *missing |= !stored;
         tell(
             done,
@@ -433,10 +449,16 @@ fn commit(
         }
     }
     for (after, limit, answer) in reads {
+        let events = database.read(after, limit);
+        damaged |= events.as_ref().is_err_and(SpoolError::is_damage);
         // Nobody waits any longer if the agent is stopping.
-        let _ = answer.send(database.read(after, limit));
+        let _ = answer.send(events);
     }
-    go_on
+    if damaged {
+        let error = SpoolError::Damaged;
+        tracing::error!(%error, code = error.code(), "spool not usable");
+    }
+    go_on && !damaged
 }
 
 fn refuse(database: &mut Database, number: u64, reason: &str) -> Vec<Done> {

@@ -8,7 +8,7 @@ use super::outgoing::{Next, Outgoing, View};
 use crate::detectors::{Detectors, Health};
 use crate::faults::Faults;
 use crate::ids::Identity;
-use crate::spool::{Level, Position, Row, Stored, Write, identity_of};
+use crate::spool::{Level, Position, Row, Stored, Write, identity_of, later_than};
 
 /// How far numbers jump at a start: more than can have been sent and lost unsaved by a crash.
 const RESTART_JUMP: u64 = 1 << 20;
@@ -52,8 +52,6 @@ pub struct Snapshot {
     pub count: u32,
     /// Their hash.
     pub hash: [u8; 32],
-    /// The asserted events, if asked for.
-    pub list: Option<Vec<HealthEvent>>,
     /// Fullness of the spool.
     pub level: Level,
     /// Whether the controller's faults are still to be taken over.
@@ -81,6 +79,8 @@ pub enum Saved {
 #[derive(Debug)]
 pub(super) struct State {
     spool_id: String,
+    /// The spool has got another id since the start.
+    renamed: bool,
     next_number: u64,
     outgoing: Outgoing,
     faults: Faults,
@@ -150,6 +150,7 @@ impl State {
         let faults = Faults::new(identity, boots, stored.faults);
         Self {
             spool_id: stored.id,
+            renamed: false,
             next_number: stored.last_number + jump + 1,
             outgoing: Outgoing::new(stored.last_number, stored.pending),
             position: stored.position,
@@ -326,6 +327,7 @@ impl State {
         if !self.adopting {
             return None;
         }
+        self.come_after(events);
         for event in events {
             self.faults.adopt(event);
         }
@@ -333,6 +335,20 @@ impl State {
         self.boots = Some(boots.map(|boot| boot.as_str().to_owned()).collect());
         self.adopting = false;
         Some(self.whole_write(true))
+    }
+
+    /// If these events are of a spool that seems later than this one, because the clock was set
+    /// back since, this one gets an id that is later: its events are the newer ones.
+    fn come_after(&mut self, events: &[HealthEvent]) {
+        let orders = events
+            .iter()
+            .filter_map(|event| event.metadata.get(keys::ORDER));
+        let spools = orders.filter_map(|order| Some(order.parse::<Order>().ok()?.spool));
+        let newest = spools.max().filter(|spool| **spool > *self.spool_id);
+        if let Some(newest) = newest.and_then(|spool| Ulid::from_string(&spool).ok()) {
+            self.spool_id = later_than(Some(newest)).to_string();
+            self.renamed = true;
+        }
     }
 
     /// Once, when the first full pass is done and the controller's faults are taken over: what
@@ -353,7 +369,12 @@ impl State {
             .settle(|number| outgoing.is_delivered(number))
     }
 
-    pub(super) fn snapshot(&self, with_list: bool) -> Snapshot {
+    /// The last events of the asserted faults.
+    pub(super) fn asserted(&self) -> Vec<HealthEvent> {
+        self.faults.list()
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
         let (count, hash) = self.faults.hash();
         Snapshot {
             spool_id: self.spool_id.clone(),
@@ -361,7 +382,6 @@ impl State {
             in_memory: self.outgoing.in_memory(),
             count,
             hash,
-            list: with_list.then(|| self.faults.list()),
             level: self.level,
             adopting: self.adopting,
             spool_fault: self.spool.raised,
@@ -400,6 +420,7 @@ impl State {
         }
         write.boots.clone_from(&self.boots);
         write.adopted = !self.adopting;
+        write.renamed = self.renamed.then(|| self.spool_id.clone());
         write.held_through = self.outgoing.held_through();
     }
 }

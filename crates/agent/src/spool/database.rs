@@ -7,8 +7,9 @@ use health_event::{HealthEvent, SentIdentity, devices_of};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use ulid::Ulid;
 
-use super::gaps::{take_out, untold};
-use super::{Level, Position, Row, SpoolError, Stored, Write};
+use super::damage::{is_damage, look, put_aside};
+use super::gaps::{note, take_out, untold};
+use super::{Level, Position, Row, SpoolError, Stored, Write, id};
 use crate::faults::Assertion;
 use crate::own::Gap;
 
@@ -80,14 +81,16 @@ impl Database {
             act: "opened",
             source,
         };
-        let opened = match read(&path, max_bytes) {
-            Err(source) if is_damaged(&source) => {
-                put_aside(folder, &source).map_err(io)?;
-                read(&path, max_bytes)
+        let last = id::last(folder);
+        let opened = match read(&path, max_bytes, last) {
+            Err(source) if is_damage(&source) => {
+                let gap = put_aside(folder, &source).map_err(io)?;
+                begin_anew(&path, max_bytes, last, gap)
             }
             opened => opened,
         };
         let (connection, stored, dropped) = opened.map_err(error)?;
+        id::remember(folder, &stored.id);
         let database = Self {
             connection,
             path: path.clone(),
@@ -233,40 +236,36 @@ impl Database {
     }
 }
 
-/// Whether the file is no database any more, which no second try mends.
-fn is_damaged(error: &rusqlite::Error) -> bool {
-    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-    matches!(
-        error.sqlite_error_code(),
-        Some(DatabaseCorrupt | NotADatabase)
-    )
+/// A new file after one that is lost; the gap is told as soon as it can be.
+fn begin_anew(
+    path: &Path,
+    max_bytes: u64,
+    last: Option<Ulid>,
+    gap: Gap,
+) -> rusqlite::Result<(Connection, Stored, u64)> {
+    let (mut connection, mut stored, _) = read(path, max_bytes, last)?;
+    let transaction = connection.transaction()?;
+    set_meta(&transaction, "dropped", sql(gap.count))?;
+    let noted = note(&transaction, &gap)?;
+    transaction.commit()?;
+    let dropped = gap.count;
+    stored.untold.push((noted, gap));
+    Ok((connection, stored, dropped))
 }
 
-/// Renames a damaged file, so that a person can look at it, and the agent starts from nothing:
-/// the controller tells it what is open.
-fn put_aside(folder: &Path, error: &rusqlite::Error) -> std::io::Result<()> {
-    tracing::error!(%error, folder = %folder.display(),
-        "the spool is damaged: it is put aside as spool.damaged, and events in it are lost");
-    for (name, aside) in [
-        ("spool.db", "spool.damaged"),
-        ("spool.db-wal", "spool.damaged-wal"),
-        ("spool.db-shm", "spool.damaged-shm"),
-    ] {
-        match std::fs::rename(folder.join(name), folder.join(aside)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-    }
-    Ok(())
-}
-
-/// Opens the file and reads what it holds; answers the events dropped so far too.
-fn read(path: &Path, max_bytes: u64) -> rusqlite::Result<(Connection, Stored, u64)> {
+/// Opens the file and reads what it holds; answers the events dropped so far too. `last`: id of
+/// the spool before, if the file has none.
+fn read(
+    path: &Path,
+    max_bytes: u64,
+    last: Option<Ulid>,
+) -> rusqlite::Result<(Connection, Stored, u64)> {
     let mut connection = connect(path, max_bytes)?;
+    look(&connection)?;
     let transaction = connection.transaction()?;
     let known: Option<String> = meta(&transaction, "id")?;
     let fresh = known.is_none();
-    let id = known.unwrap_or_else(|| Ulid::new().to_string());
+    let id = known.unwrap_or_else(|| id::later_than(last).to_string());
     if fresh {
         set_meta(&transaction, "id", &id)?;
     }
@@ -354,6 +353,9 @@ fn apply(transaction: &Transaction<'_>, write: &Write) -> rusqlite::Result<()> {
     }
     if write.adopted {
         set_meta(transaction, "adopted", 1)?;
+    }
+    if let Some(id) = &write.renamed {
+        set_meta(transaction, "id", id)?;
     }
     Ok(())
 }

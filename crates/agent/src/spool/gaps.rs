@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::{Transaction, params};
+use rusqlite::{Connection, Transaction, params};
 
 use super::database::{decoded, set_meta, sql, unsigned};
 use super::identity_of;
@@ -41,20 +41,25 @@ pub(super) fn take_out(
     set_meta(transaction, "dropped", sql(dropped + count))?;
     let mut noted = Vec::with_capacity(gaps.len());
     for gap in gaps {
-        transaction
-            .prepare_cached(
-                "INSERT INTO gaps (source, count, first, last, why) VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?
-            .execute(params![
-                gap.source,
-                sql(gap.count),
-                sql(gap.from),
-                sql(gap.to),
-                gap.why
-            ])?;
-        noted.push((transaction.last_insert_rowid(), gap));
+        noted.push((note(transaction, &gap)?, gap));
     }
     Ok((count, noted))
+}
+
+/// Notes a gap until it is told. Answers where.
+pub(super) fn note(connection: &Connection, gap: &Gap) -> rusqlite::Result<i64> {
+    connection
+        .prepare_cached(
+            "INSERT INTO gaps (source, count, first, last, why) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![
+            gap.source,
+            sql(gap.count),
+            sql(gap.from),
+            sql(gap.to),
+            gap.why
+        ])?;
+    Ok(connection.last_insert_rowid())
 }
 
 /// Deletes the gap records among these events; answers what they told, and the other events.

@@ -1,4 +1,4 @@
-use health_event::keys;
+use health_event::{Order, keys};
 use wire::warden::v1::{DetectorState, ReportReply};
 
 use crate::kit::{Controller, Setup, record, until, xid};
@@ -165,4 +165,94 @@ async fn at_a_first_start_old_records_are_only_stored() {
         health_event::ProcessingStrategy::ExecuteRemediation
     );
     assert!(agent.stop().success());
+}
+
+#[tokio::test]
+async fn a_spool_that_is_new_after_the_clock_was_set_back_counts_as_later() {
+    let controller = Controller::start();
+    let mut setup = Setup::new();
+    let agent = setup.start(&controller.url());
+    setup.log(&xid(10, 79, 1));
+    controller.events(1).await;
+    controller.settled().await;
+    agent.kill();
+    // The lost spool was made when the clock was a day ahead.
+    let mut open = controller.see(|r| r.events[0].clone());
+    let order: Order = open.metadata[keys::ORDER].parse().unwrap();
+    let earlier = ulid::Ulid::from_string(&order.spool).unwrap();
+    let ahead = ulid::Ulid::from_parts(earlier.timestamp_ms() + 86_400_000, 7).to_string();
+    let later = Order {
+        spool: ahead.as_str().into(),
+        ..order
+    };
+    open.metadata.insert(keys::ORDER.into(), later.to_string());
+    std::fs::remove_dir_all(&setup.state).unwrap();
+    controller.see(|r| {
+        r.reports.clear();
+        r.replies = vec![ReportReply {
+            adopt: vec![open.into()],
+            ..ReportReply::default()
+        }];
+    });
+    let agent = setup.start(&controller.url());
+    controller.settled().await;
+    let spool = controller.see(|r| r.reports.last().unwrap().spool_id.clone());
+    assert!(spool > ahead, "{spool} {ahead}");
+    setup.log(&xid(11, 48, 2));
+    controller.events(2).await;
+    let order = controller.see(|r| r.events[1].metadata[keys::ORDER].parse::<Order>());
+    assert_eq!(*order.unwrap().spool, *spool);
+    // And it stays so.
+    agent.kill();
+    controller.see(|r| r.reports.clear());
+    let _agent = setup.start(&controller.url());
+    controller.settled().await;
+    assert_eq!(controller.see(|r| r.reports[0].spool_id.clone()), spool);
+}
+
+#[tokio::test]
+async fn a_list_that_is_too_long_for_one_report_is_told_in_parts_that_deny_nothing() {
+    let controller = Controller::start();
+    let mut setup = Setup::new();
+    let _agent = setup.start(&controller.url());
+    let faults = 1_100;
+    for n in 0..faults {
+        let code = [79, 48, 62, 64, 95][usize::try_from(n / 256).unwrap()];
+        setup.log(&xid(n + 1, code, u8::try_from(n % 256).unwrap()));
+    }
+    controller.events(usize::try_from(faults).unwrap()).await;
+    controller.settled().await;
+    let asks = ReportReply {
+        want_list: true,
+        next_interval_seconds: 1,
+        ..ReportReply::default()
+    };
+    let quiet = ReportReply {
+        next_interval_seconds: 3_600,
+        ..ReportReply::default()
+    };
+    controller.see(|r| {
+        r.reports.clear();
+        r.replies = vec![asks, quiet];
+    });
+    let mut controller = controller;
+    controller.down();
+    controller.up();
+    let reports = until("the list and a report after it", || {
+        controller.see(|r| {
+            let list = r.reports.iter().rposition(|report| report.has_list)?;
+            (r.reports.len() > list + 1).then(|| r.reports.clone())
+        })
+    })
+    .await;
+    let lists: Vec<_> = reports.iter().filter(|report| report.has_list).collect();
+    let counts: Vec<usize> = lists.iter().map(|l| l.asserted_events.len()).collect();
+    assert_eq!(counts, [1_000, 100]);
+    for list in lists {
+        assert_eq!(list.asserted.as_ref().unwrap().count, 1_100);
+        let blind: i32 = DetectorState::DetectorBlind.into();
+        assert!(list.detectors.iter().all(|d| d.state == blind));
+    }
+    controller.settled().await;
+    assert!(setup.logged().contains("told in parts"));
 }

@@ -135,3 +135,85 @@ async fn a_full_disk_stops_neither_delivery_nor_the_agent_and_heals() {
     .await;
     assert!(agent.stop().success());
 }
+
+/// Overwrites the link to the next page in a page of nothing but message text.
+fn break_a_chain(file: &std::path::Path) {
+    let mut bytes = std::fs::read(file).unwrap();
+    let of_text = |page: &&mut [u8]| page[4..].iter().all(|b| *b == b'm');
+    let page = bytes.chunks_exact_mut(4_096).find(of_text);
+    page.unwrap()[..4].copy_from_slice(&[0xff; 4]);
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_spool_is_put_aside_with_a_gap_record() {
+    type Damage = fn(&std::path::Path);
+    // What is done to the file, and how many events are known to be lost with it.
+    let table: [(&str, Damage, u64); 2] = [
+        (
+            "no database",
+            |file| std::fs::write(file, [7; 9_000]).unwrap(),
+            0,
+        ),
+        ("a broken page", break_a_chain, 20),
+    ];
+    for (name, damage, count) in table {
+        let mut controller = Controller::absent();
+        let setup = Setup::new();
+        let agent = setup.start(&controller.url());
+        for n in 0..20 {
+            let mut event = crate::socket::event(&"m".repeat(12_000));
+            event.error_code = vec![n.to_string()];
+            crate::socket::send(&setup, vec![event]).await.unwrap();
+        }
+        assert!(agent.stop().success());
+        damage(&setup.state.join("spool.db"));
+        let ahead = ulid::Ulid::from_parts(u64::from(u32::MAX) << 12, 7).to_string();
+        let id = setup.state.join("spool.id");
+        assert!(std::fs::read_to_string(&id).unwrap().trim() < ahead.as_str());
+        // As if the clock had been ahead when it was made.
+        std::fs::write(&id, &ahead).unwrap();
+        let _agent = setup.start(&controller.url());
+        controller.up();
+        let gap = until(name, || {
+            controller.see(|r| r.of_check("EventsLost").first().map(|e| (*e).clone()))
+        })
+        .await;
+        assert_eq!(gap.error_codes, ["spool"], "{name}");
+        assert_eq!(gap.metadata["count"], count.to_string(), "{name}");
+        assert!(gap.message.contains("spool.damaged"), "{name}: {gap:?}");
+        assert!(gap.generated_at.is_some());
+        assert!(setup.state.join("spool.damaged").exists(), "{name}");
+        let order: health_event::Order = gap.metadata[health_event::keys::ORDER].parse().unwrap();
+        assert!(*order.spool > *ahead, "{name}: later than the spool before");
+        assert_eq!(controller.see(|r| r.events.len()), 1, "{name}: told once");
+    }
+}
+
+#[tokio::test]
+async fn a_spool_that_is_damaged_while_it_is_used_ends_the_agent() {
+    let mut controller = Controller::absent();
+    let setup = Setup::new();
+    let agent = setup.start(&controller.url());
+    for n in 0..20 {
+        let mut event = crate::socket::event(&"m".repeat(12_000));
+        event.error_code = vec![n.to_string()];
+        crate::socket::send(&setup, vec![event]).await.unwrap();
+    }
+    assert!(agent.stop().success());
+    // It starts with what is on disk, and finds out when that has to be sent.
+    let mut agent = setup.start(&controller.url());
+    until("the start", || {
+        setup.logged().matches("agent starts").nth(1).map(|_| ())
+    })
+    .await;
+    break_a_chain(&setup.state.join("spool.db"));
+    controller.up();
+    until("its end", || (!agent.is_running()).then_some(())).await;
+    assert!(setup.logged().contains("spool_damaged"));
+    let _agent = setup.start(&controller.url());
+    until("the gap record", || {
+        controller.see(|r| (r.lost("spool") == 20).then_some(()))
+    })
+    .await;
+}

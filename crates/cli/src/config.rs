@@ -14,10 +14,12 @@ use serde::{Deserialize, Serialize};
 use crate::output::{self, BOLD, Exit, Format, GREEN, Options, RED};
 use crate::output::{counted, harmless, json_line, unless_gone};
 
+mod syntax;
+
+use syntax::Syntax;
+
 /// Bytes of a configuration at most.
 const LARGEST: u64 = 4 * 1024 * 1024;
-/// Characters of a line that are shown.
-const SHOWN: usize = 100;
 /// Top-level keys that only one of the two knows.
 const CONTROLLERS: [&str; 9] = [
     "profile",
@@ -102,19 +104,6 @@ struct Fault {
     allowed: String,
 }
 
-/// Where a file stops being TOML.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Syntax {
-    /// From 1.
-    line: usize,
-    /// From 1, in characters.
-    column: usize,
-    /// What is wrong there, and what would be right.
-    error: String,
-    /// The line as it stands in the file.
-    text: String,
-}
-
 /// All that a program prints.
 #[derive(Debug, Deserialize)]
 struct Printed {
@@ -184,10 +173,10 @@ pub fn run(args: &Args, options: &Options) -> Result<Exit, ConfigError> {
     let table = match text.parse::<toml::Table>() {
         Ok(table) => table,
         Err(error) => {
-            let syntax = syntax(&text, &error);
+            let syntax = Syntax::of(&text, &error);
             let printed = match options.format {
-                Format::Json => json_line(&mut out, &no_toml(file, *program, &syntax)),
-                Format::Text => print_syntax(&mut out, file, &syntax),
+                Format::Json => json_line(&mut out, &syntax.json(file, *program)),
+                Format::Text => syntax.print(&mut out, file),
             };
             unless_gone(printed.and_then(|()| out.flush()))?;
             return Ok(Exit::Unhealthy);
@@ -276,59 +265,6 @@ fn told_by_keys(file: &Path, table: &toml::Table) -> Result<Option<Program>, Con
             agents,
         }),
     }
-}
-
-fn syntax(text: &str, error: &toml::de::Error) -> Syntax {
-    let at = error
-        .span()
-        .map_or(0, |span| text.floor_char_boundary(span.start));
-    let before = &text[..at];
-    let start = before.rfind('\n').map_or(0, |end| end + 1);
-    Syntax {
-        line: before.matches('\n').count() + 1,
-        column: before[start..].chars().count() + 1,
-        error: error.message().to_owned(),
-        text: text[start..].lines().next().unwrap_or_default().to_owned(),
-    }
-}
-
-fn no_toml(file: &Path, program: Option<Program>, syntax: &Syntax) -> String {
-    serde_json::json!({
-        "file": file.to_string_lossy(),
-        "program": program.map(Program::name),
-        "faults": [{
-            "key": "",
-            "value": syntax.text,
-            "allowed": syntax.error,
-            "line": syntax.line,
-            "column": syntax.column,
-        }],
-    })
-    .to_string()
-}
-
-fn print_syntax(out: &mut impl io::Write, file: &Path, syntax: &Syntax) -> io::Result<()> {
-    let path = file.display().to_string();
-    let path = harmless(&path);
-    writeln!(out, "{BOLD}{path}{BOLD:#}: {RED}no TOML{RED:#}")?;
-    let Syntax {
-        line,
-        column,
-        error,
-        text,
-    } = syntax;
-    writeln!(
-        out,
-        "  {BOLD}line {line}, column {column}{BOLD:#}: {}",
-        harmless(error)
-    )?;
-    let (number, text): (String, String) = (line.to_string(), text.chars().take(SHOWN).collect());
-    writeln!(out, "    {number} | {}", harmless(&text))?;
-    if *column <= SHOWN {
-        let indent = number.len() + 3 + column - 1;
-        writeln!(out, "    {:indent$}{RED}^{RED:#}", "")?;
-    }
-    Ok(())
 }
 
 fn faults(program: Program, file: &Path) -> Result<Vec<Fault>, ConfigError> {
@@ -430,22 +366,5 @@ mod tests {
         let both = "[socket]\n[store]".parse().unwrap();
         let error = told_by_keys(Path::new("a"), &both).unwrap_err();
         assert_eq!(error.code(), "config_mixed");
-    }
-
-    #[test]
-    fn a_syntax_error_is_placed() {
-        let table = [
-            ("a = 1\n[b\nc = 1", (2, 3, "[b")),
-            ("= 1", (1, 1, "= 1")),
-            ("a = 'ü'\nä = 1", (2, 1, "ä = 1")),
-            ("x = 'ü' 1", (1, 9, "x = 'ü' 1")),
-            ("a = 1\na = 2\n", (2, 1, "a = 2")),
-        ];
-        for (text, (line, column, shown)) in table {
-            let found = syntax(text, &text.parse::<toml::Table>().unwrap_err());
-            let want = (line, column, shown.to_owned());
-            assert_eq!((found.line, found.column, found.text), want, "{text:?}");
-            assert!(!found.error.is_empty(), "{text:?}");
-        }
     }
 }

@@ -1,13 +1,14 @@
 //! What all subcommands share about their output: format, colours, tables, exit codes, and text of
 //! others made harmless.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::AnsiColor;
 pub use anstyle::Style;
+pub use health_event::text::harmless;
+use health_event::text::steers;
 
 /// For people: standard output without colours when it is no terminal or `NO_COLOR` is set.
 pub type Stdout = AutoStream<io::StdoutLock<'static>>;
@@ -172,24 +173,6 @@ pub const DIM: Style = Style::new().dimmed();
 /// For everything else.
 pub const PLAIN: Style = Style::new();
 
-/// Text of a log or an object without what would steer a terminal: control characters (also those
-/// from 128 to 159) and the marks that change the direction of writing. A line's end and a tab
-/// become a blank, so that words stay apart.
-pub fn harmless(text: &str) -> Cow<'_, str> {
-    if text.chars().any(steers) {
-        let blank = |c| if matches!(c, '\n' | '\t') { ' ' } else { c };
-        let kept = text.chars().map(blank).filter(|c| !steers(*c));
-        Cow::Owned(kept.collect())
-    } else {
-        Cow::Borrowed(text)
-    }
-}
-
-fn steers(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 /// One cell: its text and how it looks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
@@ -267,14 +250,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_a_terminal_is_taken_out() {
-        let table = [
-            ("plain — ü", "plain — ü"),
-            ("a\u{1b}[2Jb\r\nc\u{7}\u{9b}31m\u{7f}", "a[2Jb c31m"),
-            ("\u{202e}evil\u{2066}", "evil"),
+    fn json_of_others_stays_the_same_json_and_steers_nothing() {
+        let json = "{\"a\":\n\t\"x\u{9b}2J\u{202e}\u{7f}\u{e0041}ü\",\r\"b\":1}";
+        let mut out = Vec::new();
+        json_line(&mut out, json).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        assert!(!out.trim_end().contains(steers), "{out:?}");
+        let value = |json: &str| serde_json::from_str::<serde_json::Value>(json).unwrap();
+        assert_eq!(value(&out), value(json));
+    }
+
+    #[test]
+    fn each_cause_is_told_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{text}")]
+        struct Told {
+            text: &'static str,
+            source: Option<Box<Told>>,
+        }
+        let error = |texts: &[&'static str]| {
+            let wrap = |source: Option<Box<Told>>, text: &&'static str| {
+                Some(Box::new(Told { text, source }))
+            };
+            texts.iter().rev().fold(None, wrap).unwrap()
+        };
+        let table: [(&[&str], &str); 5] = [
+            (&["a"], "a"),
+            (&["a", "b", "c"], "a: b: c"),
+            (&["a: b: c", "b: c", "c"], "a: b: c"),
+            (&["a: b", "b", "b"], "a: b"),
+            (&["a", "b: c", "c"], "a: b: c"),
         ];
-        for (text, want) in table {
-            assert_eq!(harmless(text), want);
+        for (texts, want) in table {
+            assert_eq!(chain(&error(texts)), want);
         }
     }
 

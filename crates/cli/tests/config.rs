@@ -76,6 +76,108 @@ fn a_good_file_is_said_to_be_good_by_the_program_found_in_path() {
 }
 
 #[test]
+fn a_file_that_is_no_toml_is_told_by_line_and_column_without_asking_a_program() {
+    let folder = folder();
+    let table = [
+        (
+            "profile = 'x'\n[quarantine\nfoo = 1",
+            "line 2, column 12: unclosed table, expected `]`",
+            "    2 | [quarantine\n                   ^\n",
+        ),
+        (
+            "= no key",
+            "line 1, column 1: ",
+            "    1 | = no key\n        ^\n",
+        ),
+        (
+            "a = 1\n\na = 2",
+            "line 3, column 1: duplicate key",
+            "    3 | a = 2\n        ^\n",
+        ),
+        (
+            "a = 'ü' b",
+            "line 1, column 9: ",
+            "    1 | a = 'ü' b\n                ^\n",
+        ),
+        (
+            "profile = cordon",
+            "line 1, column 11: ",
+            "    1 | profile = cordon\n                  ^\n",
+        ),
+    ];
+    for (text, place, line) in table {
+        let ran = check(folder.path(), text, Path::new("/"), &[]);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(1), ""), "{text:?}");
+        let said = format!("a.toml: no TOML\n  {place}");
+        assert!(
+            ran.out.starts_with(&said) && ran.out.ends_with(line),
+            "{}",
+            ran.out
+        );
+        let json = check(folder.path(), text, Path::new("/"), &["--format", "json"]);
+        let object: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+        let (line, column) = (&object["faults"][0]["line"], &object["faults"][0]["column"]);
+        assert!(
+            place.starts_with(&format!("line {line}, column {column}: ")),
+            "{}",
+            json.out
+        );
+    }
+}
+
+#[test]
+fn a_file_without_keys_that_tell_is_checked_by_both_programs() {
+    let folder = folder();
+    answering(folder.path(), "warden-controller", "", 0);
+    answering(folder.path(), "warden-agent", FAULTS, 2);
+    let ran = check(folder.path(), "[log]\nformat = 'x'", Path::new("/"), &[]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(1), ""));
+    assert!(
+        ran.out.starts_with(
+            "a.toml (warden-controller): nothing is wrong\na.toml (warden-agent): 2 faults\n"
+        ),
+        "{}",
+        ran.out
+    );
+    let ran = check(
+        folder.path(),
+        "",
+        Path::new("/"),
+        &["--program", "controller"],
+    );
+    let want = "a.toml (warden-controller): nothing is wrong; no key is set, so that all have their \
+                defaults\n";
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), want));
+    let json = check(
+        folder.path(),
+        "# nothing",
+        Path::new("/"),
+        &["--format", "json"],
+    );
+    assert_eq!((json.code, json.out.lines().count()), (Some(1), 2));
+}
+
+#[test]
+fn what_one_program_can_not_check_since_it_is_not_here_is_said() {
+    let folder = folder();
+    answering(folder.path(), "warden-controller", "", 0);
+    let ran = check(folder.path(), "", Path::new("/"), &[]);
+    assert_eq!(ran.code, Some(0));
+    assert!(
+        ran.out
+            .starts_with("a.toml (warden-controller): nothing is wrong; no key"),
+        "{}",
+        ran.out
+    );
+    assert!(
+        ran.err
+            .starts_with("warning: warden-agent checks its own configuration"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
 fn what_can_not_be_checked_says_why() {
     let folder = folder();
     answering(folder.path(), "warden-agent", "no toml [", 101);
@@ -107,4 +209,19 @@ fn what_can_not_be_checked_says_why() {
         "{}",
         ran.err
     );
+    std::fs::write(folder.path().join("latin.toml"), b"a = '\xfc'").unwrap();
+    let latin = folder.path().join("latin.toml");
+    for (path, want) in [
+        (
+            latin.to_str().unwrap(),
+            "it is no UTF-8 text from byte 5 on",
+        ),
+        ("/", "Is a directory"),
+        ("/dev/zero", "it has more than 4194304 bytes"),
+    ] {
+        let ran = program().args(["config", "check", path]).output().unwrap();
+        let ran = Ran::from(ran);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{path}");
+        assert!(ran.err.contains(want), "{}", ran.err);
+    }
 }

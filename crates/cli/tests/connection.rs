@@ -111,7 +111,7 @@ fn a_refusal_says_what_the_controller_said_and_what_to_do() {
         (
             500,
             "\u{1b}[2Jevil".into(),
-            vec!["500 Internal Server Error: [2Jevil"],
+            vec!["500 Internal Server Error: evil"],
         ),
     ];
     for (status, body, words) in table {

@@ -24,9 +24,8 @@ TRIES = 5
 RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
-def stubs(proto):
-    """The generated message and service modules."""
-    folder = tempfile.mkdtemp()
+def stubs(proto, folder):
+    """The message and service modules, generated into a folder of the caller's."""
     name = os.path.basename(proto)
     include = os.path.join(os.path.dirname(protoc.__file__), "_proto")
     arguments = [
@@ -79,7 +78,8 @@ def main():
     parser.add_argument("--fatal", action="store_true")
     parser.add_argument("--first-timeout", type=float, help="seconds; the first answer may get lost")
     options = parser.parse_args()
-    messages, services = stubs(options.proto)
+    with tempfile.TemporaryDirectory() as folder:
+        messages, services = stubs(options.proto, folder)
     channel = grpc.insecure_channel(f"unix://{options.socket}")
     stub = services.PlatformConnectorStub(channel)
     for number in range(options.count):

@@ -119,6 +119,7 @@ impl Refusal {
 /// |---|---|
 /// | no checkName; nodeName not a DNS subdomain; CUSTOM without customRecommendedAction; more than 64 devices or codes; more than 1,000 events or 4 MiB; names, values, entities, metadata beyond the bounds of this module | refused |
 /// | empty nodeName | `own_node` if given, else refused |
+/// | healthy and fatal | kept; it is healthy, as for the reference, and the fatal counts for nothing |
 /// | unknown action | kept raw |
 /// | unknown strategy / unspecified | STORE_ONLY / EXECUTE_REMEDIATION |
 /// | message longer than 16 KiB | cut with a mark |

@@ -217,6 +217,20 @@ async fn odd_values_are_taken_with_what_they_mean() {
 }
 
 #[tokio::test]
+async fn an_event_that_is_healthy_and_fatal_is_taken_unchanged() {
+    let controller = Controller::start();
+    let setup = Setup::new();
+    let _agent = setup.start(&controller.url());
+    let mut both = event("well again");
+    both.is_healthy = true;
+    send(&setup, vec![both]).await.unwrap();
+    controller.events(1).await;
+    let got = controller.see(|r| r.events[0].clone());
+    assert!(got.is_healthy && got.is_fatal);
+    assert_eq!(got.message, "well again");
+}
+
+#[tokio::test]
 async fn without_a_controller_an_acknowledged_event_survives_kill_nine() {
     let mut controller = Controller::absent();
     let setup = Setup::new();

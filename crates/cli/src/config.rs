@@ -367,4 +367,29 @@ mod tests {
         let error = told_by_keys(Path::new("a"), &both).unwrap_err();
         assert_eq!(error.code(), "config_mixed");
     }
+    #[test]
+    fn the_keys_that_tell_are_those_of_the_configuration_reference() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let section = |name: &str| {
+            let start = page.find(&format!("## {name}\n")).unwrap();
+            let text = &page[start + 3..];
+            let text = &text[..text.find("\n## ").unwrap_or(text.len())];
+            let rows = text.lines().filter_map(|line| line.strip_prefix("| "));
+            let keys = rows.filter_map(|row| row.split([' ', '.']).next());
+            let keys: std::collections::BTreeSet<&str> = keys.filter(|key| *key != "key").collect();
+            keys
+        };
+        let (controller, agent) = (section("warden-controller"), section("warden-agent"));
+        assert!(
+            controller
+                .difference(&agent)
+                .eq(sorted(&CONTROLLERS).iter())
+        );
+        assert!(agent.difference(&controller).eq(sorted(&AGENTS).iter()));
+    }
+
+    fn sorted(keys: &[&'static str]) -> std::collections::BTreeSet<&'static str> {
+        keys.iter().copied().collect()
+    }
 }

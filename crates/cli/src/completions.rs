@@ -2,6 +2,9 @@
 
 use std::io::{self, Write as _};
 
+use clap::CommandFactory as _;
+
+use crate::Cli;
 use crate::output::{Exit, unless_gone};
 
 const AFTER_HELP: &str = "\
@@ -26,7 +29,8 @@ pub struct Args {
 /// If standard output can't be written.
 pub fn run(args: &Args) -> io::Result<Exit> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::command(), "warden", &mut script);
+    // Without what `crate::command` hides: completions would offer it.
+    clap_complete::generate(args.shell, &mut Cli::command(), "warden", &mut script);
     unless_gone(io::stdout().write_all(&script))?;
     Ok(Exit::Clean)
 }

@@ -67,5 +67,10 @@ fn completions_know_every_subcommand() {
         for name in names {
             assert!(ran.out.contains(name), "{shell} does not know {name}");
         }
+        for flag in ["journal", "npd", "driver-version"] {
+            let offered =
+                ran.out.contains(&format!("--{flag}")) || ran.out.contains(&format!("-l {flag}"));
+            assert!(!offered, "{shell} offers {flag}, which is not there yet");
+        }
     }
 }

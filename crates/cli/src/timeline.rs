@@ -9,14 +9,14 @@ use serde_json::Value;
 use wire::api::{IncidentDetail, Step};
 
 use crate::api::{Api, ApiError, Connection};
+use crate::output::{self, harmless, json_line, unless_gone};
 use crate::output::{
     BOLD, Cell, DIM, Exit, Format, GREEN, Options, PLAIN, RED, Style, Table, YELLOW,
 };
-use crate::output::{harmless, json_line, unless_gone};
 use crate::words::{self, Clock};
 
 /// Steps of one answer of the API.
-const PAGE: usize = 500;
+pub(crate) const PAGE: usize = 500;
 /// Answers asked for at most: 10,000 steps of one node are years of incidents.
 const PAGES: usize = 20;
 
@@ -59,6 +59,13 @@ pub fn run(args: &Args, connection: &Connection, options: &Options) -> Result<Ex
     let (json, steps, at) = match &args.of {
         Target::Incident(id) => {
             let answer = api.get::<IncidentDetail>(&format!("/api/v1/incidents/{id}"))?;
+            if answer.value.timeline.len() >= PAGE {
+                let node = &answer.value.incident.node;
+                output::report_warning(&format!(
+                    "these are the first {PAGE} steps of the incident; `warden timeline {node}` shows \
+                     all"
+                ));
+            }
             (answer.json, answer.value.timeline, answer.at)
         }
         Target::Node(name) => of_node(&api, name)?,
@@ -80,7 +87,14 @@ fn of_node(api: &Api, name: &NodeName) -> Result<(String, Vec<Step>, Timestamp),
         let after = steps.last().map_or(0, |step| step.seq);
         let path = format!("/api/v1/nodes/{name}/timeline?after={after}&limit={PAGE}");
         let page = api.get::<Vec<Step>>(&path)?;
-        let last = page.value.len() < PAGE || steps.len() + PAGE >= PAGE * PAGES;
+        let cut = page.value.len() >= PAGE && steps.len() + PAGE >= PAGE * PAGES;
+        if cut {
+            let (most, at) = (PAGE * PAGES, page.value.last().map_or(0, |step| step.seq));
+            output::report_warning(&format!(
+                "these are the first {most} steps, up to number {at} of the store; there are more"
+            ));
+        }
+        let last = page.value.len() < PAGE || cut;
         if steps.is_empty() && last {
             return Ok((page.json, page.value, page.at));
         }

@@ -1,6 +1,8 @@
 //! `warden timeline`.
 
-use crate::kit::{INCIDENT, Server, ago, ask, incident, step, taken_out, text, warden};
+use crate::kit::{
+    INCIDENT, Ran, Server, ago, ask, incident, program, step, taken_out, text, warden,
+};
 use wire::api;
 
 #[test]
@@ -60,6 +62,25 @@ fn a_nodes_pages_are_read_to_the_end() {
     let json = ask(&server, &["timeline", "gpu-17", "--format", "json"]).out;
     let steps: Vec<api::Step> = serde_json::from_str(&json).unwrap();
     assert_eq!(steps.len(), 501);
+}
+
+#[test]
+fn what_is_left_out_is_said() {
+    let steps: Vec<_> = (1..=500)
+        .map(|n| step(n, ago(0), "Applying", "Applying", "x"))
+        .collect();
+    let detail = api::IncidentDetail {
+        incident: incident("Applying"),
+        timeline: steps,
+    };
+    let path = format!("GET /api/v1/incidents/{INCIDENT}");
+    let server = Server::start(&[(&path, 200, text(&detail))]);
+    let mut command = program();
+    command.env("WARDEN_SERVER", server.url());
+    let ran = Ran::from(command.args(["timeline", INCIDENT]).output().unwrap());
+    assert_eq!(ran.code, Some(0));
+    let want = "warning: these are the first 500 steps of the incident; `warden timeline gpu-17`";
+    assert!(ran.err.starts_with(want), "{}", ran.err);
 }
 
 #[test]

@@ -234,7 +234,12 @@ fn done(out: &mut impl Write, facts: &Facts, incident: &Incident, clock: &Clock)
             "  {DIM}{skip} earlier steps: warden timeline {id}{DIM:#}"
         )?;
     }
-    timeline::table(&facts.steps[skip..], clock).print(out)
+    timeline::table(&facts.steps[skip..], clock).print(out)?;
+    if facts.steps.len() >= timeline::PAGE {
+        let name = harmless(&facts.node.name);
+        writeln!(out, "  {DIM}and more: warden timeline {name}{DIM:#}")?;
+    }
+    Ok(())
 }
 
 fn last_incident(out: &mut impl Write, node: &Node, clock: &Clock) -> io::Result<()> {

@@ -1,10 +1,32 @@
 //! What others do to a node: foreign cordons and taints, a person's uncordon, opt-outs.
 
+use std::process::Command;
+
+use e2e::Machine;
 use e2e::monitor::{fatal, healthy};
 use e2e::nodes;
 use serde_json::json;
 
 use crate::kit::{Stage, taints};
+
+/// `warden explain` says all of this of the node.
+fn explained(stage: &Stage, machine: &Machine, want: &[&str]) {
+    let run = Command::new(e2e::programs::program("warden").unwrap())
+        .args(["explain", &machine.name])
+        .arg(format!("--server=http://{}", stage.controller.api))
+        .arg("--token-file")
+        .arg(stage.controller.store().join("api-token"))
+        .output()
+        .unwrap();
+    let (out, err) = (
+        String::from_utf8(run.stdout).unwrap(),
+        String::from_utf8(run.stderr).unwrap(),
+    );
+    assert_eq!((run.status.code(), err.as_str()), (Some(1), ""), "{out}");
+    for want in want {
+        assert!(out.contains(want), "{want:?} is not in {out}");
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cordon_that_was_there_before_stays_after_the_release() {
@@ -79,6 +101,18 @@ async fn a_persons_uncordon_ends_the_incident_and_holds_exactly_what_was_open() 
     assert!(!nodes::is_cordoned(&node));
     let incident = stage.state(&machine, "Closed").await;
     assert_eq!(incident["detail"], "ManualUncordon");
+    explained(
+        stage,
+        &machine,
+        &[
+            "The node was uncordoned by hand ",
+            "That ended incident ",
+            "(ManualUncordon)",
+            " these do not take it out again; what is open then is looked at as new:",
+            "    GpuMemWatch 48 (GPU=0)",
+            "rule      held: a person gave the node back; it does not act before ",
+        ],
+    );
     // Said again, the same fault is held; another code is new and takes the node out.
     let mut again = fatal("GpuMemWatch", "48", "0");
     again.message = "the same again".to_owned();

@@ -169,7 +169,7 @@ fn event(index: usize, round: usize) -> NewEvent {
     NewEvent {
         sender: Sender::agent(node.as_str()),
         fingerprint: Fingerprint::of(&body),
-        node,
+        subject: health_event::Subject::Node(node),
         machine: format!("machine-{index}"),
         order: Some(order(index, round)),
         received_at: now,

@@ -24,7 +24,7 @@ usage, or no answer.";
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// For scripts: exit with 1 if the controller is not ready, a node is out or withheld, a
-    /// breaker is tripped or an agent is silent. Without it the exit code is 0 then too.
+    /// breaker is tripped, an agent is silent or a pool has a fault. Without it the exit code is 0 then too.
     #[arg(long)]
     check: bool,
 }
@@ -60,7 +60,11 @@ pub fn run(args: &Args, connection: &Connection, options: &Options) -> Result<Ex
 }
 
 fn is_well(status: &Status) -> bool {
-    status.ready && status.out == 0 && status.withheld == 0 && status.agents_silent == 0
+    status.ready
+        && status.out == 0
+        && status.withheld == 0
+        && status.agents_silent == 0
+        && status.pool_faults.is_empty()
 }
 
 fn print(
@@ -101,10 +105,10 @@ fn head(out: &mut impl Write, status: &Status) -> io::Result<()> {
     } else {
         ("NOT READY", RED)
     };
-    let dry = if status.dry_run {
-        ", dry run: nodes are not touched"
-    } else {
-        ""
+    let dry = match status.quarantine.as_str() {
+        "off" => ", quarantine off: nodes are not touched",
+        _ if status.dry_run => ", dry run: nodes are not touched",
+        _ => "",
     };
     writeln!(
         out,
@@ -140,6 +144,15 @@ fn head(out: &mut impl Write, status: &Status) -> io::Result<()> {
         status.agents_silent,
         counted(status.agents_missing as u64, "node")
     )?;
+    for fault in &status.pool_faults {
+        writeln!(
+            out,
+            "  {RED}{} {}{RED:#}: {}",
+            harmless(&fault.subject),
+            harmless(&fault.check),
+            harmless(&fault.message)
+        )?;
+    }
     let store = &status.store;
     writeln!(
         out,

@@ -26,8 +26,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub check_config: Option<PathBuf>,
 
-    /// Stop, as kill -9 would, at a named point (test builds).
+    /// Stop, as kill -9 would, at a named point, or at the N-th pass of it (test builds).
     #[cfg(debug_assertions)]
-    #[arg(long, value_name = "POINT", value_parser = clap::builder::PossibleValuesParser::new(crate::crash::POINTS))]
-    pub crash_at: Option<String>,
+    #[arg(long, value_name = "POINT[:N]")]
+    pub crash_at: Option<crate::crash::Pass>,
 }

@@ -1,5 +1,6 @@
-//! Stopping the process at a named point, as `kill -9` would: for crash tests. Release builds have
-//! no such points.
+//! Stopping the process at a named point, as `kill -9` would: for crash tests. `--crash-at NAME` or
+//! `NAME:N`, the N-th pass: points that a start passes too are so met in the midst of the loop.
+//! Release builds have no such points.
 
 /// The points, so that a test can enumerate them and a misspelt name is refused.
 pub const POINTS: [&str; 12] = [
@@ -19,27 +20,76 @@ pub const POINTS: [&str; 12] = [
 
 #[cfg(debug_assertions)]
 mod armed {
+    use std::str::FromStr;
     use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
-    static POINT: OnceLock<String> = OnceLock::new();
-
-    /// Arms one point of [`super::POINTS`] for the rest of the process's life.
-    pub fn arm(point: &str) {
-        // A second call would be a programming error in a test; the first one stands.
-        let _ = POINT.set(point.to_owned());
+    /// A pass of a point.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Pass {
+        name: &'static str,
+        number: u32,
     }
 
-    /// Stops the process here if this point is armed: no destructor, no flush, no answer.
+    impl FromStr for Pass {
+        type Err = String;
+
+        fn from_str(text: &str) -> Result<Self, String> {
+            let (name, number) = text.split_once(':').unwrap_or((text, "1"));
+            let known = super::POINTS.iter().find(|point| **point == name);
+            let number = number.parse().ok().filter(|number| *number > 0);
+            match (known, number) {
+                (Some(name), Some(number)) => Ok(Self { name, number }),
+                (None, _) => Err(format!("want one of {}", super::POINTS.join(", "))),
+                (_, None) => Err("want NAME or NAME:N, N from 1".to_owned()),
+            }
+        }
+    }
+
+    static ARMED: OnceLock<(&'static str, AtomicU32)> = OnceLock::new();
+
+    /// Arms one pass of one point for the rest of the process's life.
+    pub fn arm(pass: Pass) {
+        // A second call would be a programming error in a test; the first one stands.
+        let _ = ARMED.set((pass.name, AtomicU32::new(pass.number)));
+    }
+
+    /// Stops the process here if this pass is armed: no destructor, no flush, no answer.
     pub fn point(name: &'static str) {
         debug_assert!(super::POINTS.contains(&name), "{name} is not listed");
-        if POINT.get().is_some_and(|armed| armed == name) {
+        let Some((armed, left)) = ARMED.get() else {
+            return;
+        };
+        if *armed == name && left.fetch_sub(1, Ordering::SeqCst) == 1 {
             std::process::abort();
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn a_point_is_named_alone_or_with_the_number_of_the_pass() {
+            let pass = |text: &str| text.parse::<Pass>().map(|pass| (pass.name, pass.number));
+            let name = "store.commit.after";
+            assert_eq!(pass(name), Ok((name, 1)));
+            assert_eq!(pass("store.commit.after:12"), Ok((name, 12)));
+            for bad in [
+                "",
+                "store",
+                "store.commit.after:0",
+                "store.commit.after:x",
+                ":1",
+            ] {
+                assert!(pass(bad).is_err(), "{bad}");
+            }
         }
     }
 }
 
 #[cfg(debug_assertions)]
-pub use armed::{arm, point};
+pub use armed::{Pass, arm, point};
 
 /// Nothing, in release builds.
 #[cfg(not(debug_assertions))]

@@ -69,7 +69,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     } = args;
     #[cfg(debug_assertions)]
     if let Some(point) = crash_at {
-        crate::crash::arm(&point);
+        crate::crash::arm(point);
     }
     let text = match &config {
         None => String::new(),

@@ -15,7 +15,7 @@ use controller::requests::{self, Requests};
 use controller::workers::WakeAll;
 use controller::{connector, quarantine, stop};
 use event_store::{EventStore, Fingerprint, NewEvent, Options, Outcome};
-use health_event::{Entity, HealthEvent, NodeName, Sender};
+use health_event::{Entity, HealthEvent, NodeName, Sender, Subject};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -326,7 +326,7 @@ impl Controller {
             .map(|node| node.system_uuid.to_string());
         let new = NewEvent {
             sender: Sender::service_account("monitoring", "monitor"),
-            node,
+            subject: Subject::Node(node),
             machine: machine.unwrap_or_default(),
             order: None,
             received_at: Timestamp::now(),

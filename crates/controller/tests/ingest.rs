@@ -303,3 +303,51 @@ async fn a_callers_deadline_and_unreadable_bytes_get_answers_that_clients_unders
     assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
     assert!(status.message().contains("4 MiB"), "{status:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_senders_share_of_the_store_is_used_up_over_a_restart_too() {
+    let cluster = Cluster::with_nodes(&[]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let kubeconfig = cluster.testbed.kubeconfig();
+    let folder = tempfile::tempdir().unwrap();
+    // A twentieth of it is 3.2 MiB.
+    let text = crate::process::config(folder.path(), "silent", "");
+    let text = text.replace("[store]", "[store]\nmax_bytes = \"64MiB\"");
+    std::fs::write(folder.path().join("controller.toml"), text).unwrap();
+    let local = &["--insecure-local"];
+    let program = Program::start_again(folder, &kubeconfig, local);
+    program.up().await;
+    let batch = |node: &str, from: u64| -> Vec<HealthEvent> {
+        let event = |number| HealthEvent {
+            is_fatal: false,
+            message: "x".repeat(15_000),
+            ..numbered(node, number)
+        };
+        (from..from + 50).map(event).collect()
+    };
+    let sender = Sender::new(program.plain().await, None);
+    let mut sent = 0;
+    let refused = loop {
+        assert!(sent < 500, "no bound");
+        match sender.send(batch("n1", sent)).await {
+            Ok(()) => sent += 50,
+            Err(status) => break status,
+        }
+    };
+    assert!(sent >= 100, "{refused:?}");
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(
+        refused.message().contains("share of the store"),
+        "{refused:?}"
+    );
+
+    let program = Program::start_again(program.kill(), &kubeconfig, local);
+    program.up().await;
+    program.said("what senders have stored is counted").await;
+    let sender = Sender::new(program.plain().await, None);
+    let again = sender.send(batch("n1", sent)).await.unwrap_err();
+    assert!(again.message().contains("share of the store"), "{again:?}");
+    sender.send(batch("n2", 0)).await.unwrap();
+    // What is fatal passes.
+    sender.send(vec![numbered("n1", 1_000)]).await.unwrap();
+}

@@ -33,7 +33,7 @@ const CONFIG: &str = r#"
 "#;
 
 /// The base configuration with a store folder, loopback ports and what the test adds.
-fn config(folder: &Path, profile: &str, ingest: &str) -> String {
+pub(crate) fn config(folder: &Path, profile: &str, ingest: &str) -> String {
     let store = toml::Value::from(folder.join("store").display().to_string());
     format!(
         "profile = {profile:?}\n{CONFIG}\n[store]\npath = {store}\n[api]\nlisten = \"127.0.0.1:0\"\n[ingest]\nlisten = \
@@ -73,7 +73,17 @@ impl Program {
         flags: &[&str],
     ) -> Self {
         let path = folder.path().join("controller.toml");
-        std::fs::write(&path, config(folder.path(), profile, ingest)).unwrap();
+        std::fs::write(path, config(folder.path(), profile, ingest)).unwrap();
+        Self::start_again(folder, kubeconfig, flags)
+    }
+
+    /// Starts it as the folder's own configuration says, on what an earlier one left.
+    pub(crate) fn start_again(
+        folder: tempfile::TempDir,
+        kubeconfig: &Path,
+        flags: &[&str],
+    ) -> Self {
+        let path = folder.path().join("controller.toml");
         let mut child = Command::new(env!("CARGO_BIN_EXE_warden-controller"))
             .arg("--config")
             .arg(&path)

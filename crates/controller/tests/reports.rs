@@ -6,7 +6,7 @@ use testbed::wait_for;
 use wire::datamodels::HealthEvent;
 use wire::warden::v1::{Asserted, Detector, DetectorState, ReportRequest};
 
-use crate::harness::{Cluster, SOON};
+use crate::harness::{Cluster, SOON, is_cordoned};
 use crate::process::{Program, Sender, numbered};
 
 struct Agent {
@@ -393,4 +393,73 @@ async fn nodes_without_an_agent_and_pools_that_fall_silent_are_alarms() {
     let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
     let (_, node) = program.get("/api/v1/nodes/never", Some(token.trim())).await;
     assert!(node.contains("no warden-agent ever reported"), "{node}");
+}
+
+/// Faults of pools that the status shows: subject and message.
+async fn pool_faults(program: &Program) -> Vec<(String, String)> {
+    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+    let (_, status) = program.get("/api/v1/status", Some(token.trim())).await;
+    let status: wire::api::Status = serde_json::from_str(&status).unwrap();
+    let faults = status.pool_faults.into_iter();
+    faults.map(|fault| (fault.subject, fault.message)).collect()
+}
+
+async fn until_pool_faults(program: &Program, count: usize) -> Vec<(String, String)> {
+    wait_for(format!("{count} faults of pools"), SOON, || async {
+        let faults = pool_faults(program).await;
+        anyhow::ensure!(faults.len() == count, "{faults:?}");
+        Ok(Some(faults))
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_turns_not_ready_together_has_one_fault_until_its_nodes_are_back() {
+    let nodes = ["p0", "p1", "p2", "p3", "p4", "p5"];
+    let cluster = Cluster::with_nodes(&nodes).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let kubeconfig = cluster.testbed.kubeconfig();
+    let fast = "[reports]\ninterval = \"1s\"\nexpect_everywhere = false";
+    let local = &["--insecure-local"];
+    let program = Program::start_cordoning(&kubeconfig, fast, local);
+    program.up().await;
+    for node in &nodes[..2] {
+        cluster.testbed.set_not_ready(node, "Test").await.unwrap();
+    }
+    // Two are too few: the third makes it the pool's fault.
+    cluster
+        .testbed
+        .set_not_ready(nodes[2], "Test")
+        .await
+        .unwrap();
+    let faults = until_pool_faults(&program, 1).await;
+    assert_eq!(faults[0].0, "pool/gpu");
+    assert!(faults[0].1.starts_with("3 of 6 nodes"), "{faults:?}");
+    assert!(faults[0].1.contains("p0, p1, p2"), "{faults:?}");
+    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+    let (_, events) = program.get("/api/v1/events", Some(token.trim())).await;
+    let events: Vec<wire::api::Event> = serde_json::from_str(&events).unwrap();
+    let of_pools: Vec<_> = events.iter().filter(|e| e.node == "pool/gpu").collect();
+    assert_eq!(of_pools.len(), 1, "{events:?}");
+    assert!(!of_pools[0].fatal);
+    let (_, incidents) = program.get("/api/v1/incidents", Some(token.trim())).await;
+    assert_eq!(incidents, "[]", "no node is acted on");
+
+    let folder = program.kill();
+    let program = Program::start_again(folder, &kubeconfig, local);
+    program.up().await;
+    assert_eq!(pool_faults(&program).await.len(), 1, "open over a restart");
+    // One comes back; the others are fewer than a fault of the pool takes.
+    cluster.testbed.set_ready(nodes[0]).await.unwrap();
+    until_pool_faults(&program, 0).await;
+    let (_, page) = program.get("/metrics", None).await;
+    let healed = r#"warden_pool_silent{pool="gpu"} 0"#;
+    assert!(page.lines().any(|line| line == healed), "{page}");
+    for node in &nodes[1..3] {
+        cluster.testbed.set_ready(node).await.unwrap();
+    }
+    for node in nodes {
+        assert!(!is_cordoned(&cluster.get(node).await), "{node}");
+    }
 }

@@ -1,13 +1,14 @@
 //! Taking events in: idempotency, repeats, and what they do to the faults of their check.
 
 use health_event::fault::codes_of;
-use health_event::{Scope, Sender, Stamp, Statement, devices_of};
+use health_event::{Scope, Sender, Stamp, Statement, Subject, devices_of};
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, params};
 
 use crate::codec::nanos;
 use crate::fold::Fold;
 use crate::ledger::Ledger;
+use crate::rows::subject_column;
 use crate::scopes::{CachedScope, FAULTS_MAX};
 use crate::types::{Appended, Fingerprint, NewEvent, Outcome};
 
@@ -38,8 +39,10 @@ impl Ledger {
         connection: &Connection,
         new: &NewEvent,
     ) -> rusqlite::Result<Appended> {
-        if let Some(order) = new.order.as_ref().filter(|_| !new.out_of_turn) {
-            self.note_spool(&new.node, order, new.received_at);
+        if let (Some(order), Subject::Node(node)) = (&new.order, &new.subject)
+            && !new.out_of_turn
+        {
+            self.note_spool(node, order, new.received_at);
         }
         let id = match self.known(connection, new)? {
             Known::Duplicate(id) => {
@@ -52,8 +55,10 @@ impl Ledger {
             }
             Known::New(id) => id,
         };
-        self.touch(&new.node);
-        let key = Scope::of(&new.event, new.node.clone());
+        if let Subject::Node(node) = &new.subject {
+            self.touch(node);
+        }
+        let key = Scope::about(&new.event, new.subject.clone());
         let mut scope = match self.scopes.take(&key) {
             Some(scope) => scope,
             None => CachedScope::load(connection, &key)?,
@@ -146,7 +151,7 @@ impl Ledger {
                 id,
                 new.sender.as_str(),
                 new.fingerprint.0,
-                new.node.as_str(),
+                subject_column(&new.subject),
                 new.machine,
                 boot,
                 nanos(at),

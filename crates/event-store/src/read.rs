@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use health_event::incident::{Incident, IncidentId};
-use health_event::{BootId, FaultId, NodeName, ProcessingStrategy};
+use health_event::{BootId, FaultId, NodeName, ProcessingStrategy, Sender};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
 
 use crate::codec::from_nanos;
@@ -96,6 +96,15 @@ impl EventStore {
         let acts = ProcessingStrategy::ExecuteRemediation.number();
         self.faults(
             &format!("{FAULT} WHERE {OPEN} AND f.space = ?1 ORDER BY f.node, f.fault"),
+            params![acts],
+        )
+    }
+
+    /// Open faults of pools and of the cluster that may have effects, oldest first.
+    pub fn open_faults_of_no_node(&self) -> Result<Vec<StoredFault>, ReadError> {
+        let acts = ProcessingStrategy::ExecuteRemediation.number();
+        self.faults(
+            &format!("{FAULT} WHERE f.node IS NULL AND {OPEN} AND f.space = ?1 ORDER BY f.fault"),
             params![acts],
         )
     }
@@ -283,6 +292,14 @@ impl EventStore {
         );
         let node = node.map_or("", NodeName::as_str);
         self.list("events", &sql, params![after, limit, node], event)
+    }
+
+    /// Bytes of the stored events of each sender. Looks at every event: seconds for gigabytes.
+    pub fn bytes_by_sender(&self) -> Result<Vec<(Sender, u64)>, ReadError> {
+        let sql = "SELECT sender, sum(length(body)) FROM events GROUP BY sender";
+        self.list("bytes of senders", sql, [], |row| {
+            Ok((Sender::from_stored(row.get_ref(0)?.as_str()?), row.get(1)?))
+        })
     }
 
     /// What is known of a machine.

@@ -1,9 +1,11 @@
 //! From rows to what readers get.
 
+use std::borrow::Cow;
+
 use health_event::device::DeviceKey;
 use health_event::fault::FaultKey;
 use health_event::incident::{Incident, IncidentId};
-use health_event::{BootId, FaultId, NodeName, ProcessingStrategy, Scope, Sender};
+use health_event::{BootId, FaultId, NodeName, ProcessingStrategy, Scope, Sender, Subject};
 use rusqlite::Row;
 
 use crate::codec::from_nanos;
@@ -16,6 +18,9 @@ pub(crate) const FAULT: &str =
     "SELECT s.subject, s.agent, s.component, s.check_name, f.space, f.device_kind,
     f.device, f.code, f.asserted, f.incident, f.fault, f.state, f.facts, f.event, f.body
     FROM faults f JOIN scopes s USING (scope)";
+
+/// The cluster where else a node's name stands.
+const CLUSTER: &str = "cluster/";
 
 /// The condition of the index of open faults, to the letter.
 pub(crate) const OPEN: &str = "(f.open = 1 OR f.asserted = 1) AND f.open = 1";
@@ -61,6 +66,25 @@ pub(crate) fn node(row: &Row<'_>, column: usize) -> rusqlite::Result<NodeName> {
     NodeName::new(text).map_err(|_| damaged(column, "node name"))
 }
 
+/// A subject in the column of an event's node: the name of a node stands alone, and no name of a
+/// node has the stroke that the others have.
+pub(crate) fn subject_column(subject: &Subject) -> Cow<'_, str> {
+    match subject {
+        Subject::Node(name) => Cow::Borrowed(name.as_str()),
+        Subject::Pool(_) => Cow::Owned(subject.to_string()),
+        Subject::Cluster => Cow::Borrowed(CLUSTER),
+    }
+}
+
+fn event_subject(row: &Row<'_>, column: usize) -> rusqlite::Result<Subject> {
+    let text = row.get_ref(column)?.as_str()?;
+    match text.strip_prefix("pool/") {
+        Some(pool) => Ok(Subject::Pool(pool.to_owned())),
+        None if text == CLUSTER => Ok(Subject::Cluster),
+        None => node(row, column).map(Subject::Node),
+    }
+}
+
 pub(crate) fn incident(row: &Row<'_>) -> rusqlite::Result<Incident> {
     Ok(records::decode_incident(row.get_ref(0)?.as_str()?)?)
 }
@@ -85,7 +109,7 @@ pub(crate) fn event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
         seq: row.get(0)?,
         sender: Sender::from_stored(row.get_ref(1)?.as_str()?),
         id: row.get(2)?,
-        node: node(row, 3)?,
+        subject: event_subject(row, 3)?,
         machine: row.get(4)?,
         boot: BootId::new(row.get_ref(5)?.as_str()?),
         generated_at: from_nanos(row.get(6)?),

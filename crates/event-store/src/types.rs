@@ -5,7 +5,7 @@ use std::fmt;
 use health_event::incident::{Hold, Incident, IncidentId};
 use health_event::{
     BootId, Boots, Change, CloseCause, Device, FaultId, HealthEvent, NodeName, Order,
-    ProcessingStrategy, RecommendedAction, Sender, SentIdentity,
+    ProcessingStrategy, RecommendedAction, Sender, SentIdentity, Subject,
 };
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
@@ -35,8 +35,8 @@ pub struct NewEvent {
     pub sender: Sender,
     /// The event after all transformers. An empty id means: the fingerprint is the id.
     pub event: HealthEvent,
-    /// The node that it is about.
-    pub node: NodeName,
+    /// What it is about: a node for all senders; only the controller speaks of pools.
+    pub subject: Subject,
     /// Machine id that the event came with; empty if none did.
     pub machine: String,
     /// Its place among all events of the node's agent.
@@ -176,8 +176,8 @@ pub struct StoredEvent {
     pub sender: Sender,
     /// Id under which it is kept.
     pub id: String,
-    /// Node.
-    pub node: NodeName,
+    /// What it is about.
+    pub subject: Subject,
     /// Machine id; empty if unknown.
     pub machine: String,
     /// Boot; unknown if it had no order.

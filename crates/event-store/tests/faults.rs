@@ -1,7 +1,7 @@
 //! Faults as the store keeps them: order, memory, strategies, flapping, closings, boots.
 
 use event_store::{EventStore, NewEvent, Options};
-use health_event::{BootId, CloseCause, ProcessingStrategy};
+use health_event::{BootId, CloseCause, ProcessingStrategy, Subject};
 use proptest::prelude::*;
 
 use crate::support::*;
@@ -307,4 +307,36 @@ proptest! {
     ) {
         prop_assert_eq!(fold(&original, usize::MAX), fold(&shuffled, reopen_after));
     }
+}
+
+#[test]
+fn a_pool_has_faults_of_its_own_that_no_node_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let about = |subject: Subject, number, is_healthy| {
+        let mut new = direct(fault(number, "silent"), "controller");
+        new.subject = subject;
+        new.event.is_healthy = is_healthy;
+        new
+    };
+    let pool = || Subject::Pool("gpu".to_owned());
+    send(&store, about(pool(), 1, false));
+    send(&store, about(Subject::Cluster, 2, false));
+    send(&store, fault(3, "79"));
+    store.close();
+    let store = open(dir.path());
+    let subjects = |store: &EventStore| -> Vec<String> {
+        let open = store.open_faults_of_no_node().unwrap().into_iter();
+        open.map(|fault| fault.id.scope.subject.to_string())
+            .collect()
+    };
+    assert_eq!(subjects(&store), ["pool/gpu", "cluster"]);
+    assert_eq!(open_codes(&store), ["79"]);
+    assert_eq!(store.nodes_with_open_faults().unwrap(), [node()]);
+    let events = store.events(None, 0, 10).unwrap();
+    let told: Vec<&Subject> = events.iter().map(|event| &event.subject).collect();
+    assert_eq!(told, [&pool(), &Subject::Cluster, &Subject::Node(node())]);
+    assert_eq!(store.events(Some(&node()), 0, 10).unwrap().len(), 1);
+    send(&store, about(pool(), 4, true));
+    assert_eq!(subjects(&store), ["cluster"]);
 }

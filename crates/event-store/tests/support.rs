@@ -6,7 +6,7 @@ use event_store::{Appended, EventStore, Fingerprint, NewEvent, Options};
 use health_event::fault::FaultKey;
 use health_event::{
     Device, Entity, FaultId, HealthEvent, NodeName, Order, ProcessingStrategy, RecommendedAction,
-    Scope, Sender,
+    Scope, Sender, Subject,
 };
 use jiff::Timestamp;
 
@@ -54,7 +54,7 @@ pub(crate) fn healthy(number: u64) -> NewEvent {
 fn new_event(event: HealthEvent, number: u64) -> NewEvent {
     sealed(NewEvent {
         sender: Sender::agent("gpu-17"),
-        node: node(),
+        subject: Subject::Node(node()),
         machine: "machine-1".into(),
         order: Some(order("boot-1", "spool-1", number)),
         received_at: event.generated_at.unwrap(),

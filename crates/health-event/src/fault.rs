@@ -48,10 +48,15 @@ impl Scope {
     /// The scope of an event about a node. Older names of agents and checks read as the present
     /// ones, so that a newer version closes what an older one opened.
     pub fn of(event: &HealthEvent, node: NodeName) -> Self {
+        Self::about(event, Subject::Node(node))
+    }
+
+    /// The scope of an event about anything.
+    pub fn about(event: &HealthEvent, subject: Subject) -> Self {
         let (agent, check) =
             checks::present_name(&event.agent, &event.check_name, &checks::ALIASES);
         Self {
-            subject: Subject::Node(node),
+            subject,
             agent: agent.to_owned(),
             component_class: event.component_class.clone(),
             check_name: check.to_owned(),

@@ -34,8 +34,24 @@ pub struct Status {
     pub agents_silent: usize,
     /// Nodes on which no agent ever reported.
     pub agents_missing: usize,
+    /// Open faults of pools and of the cluster: no node is acted on for them.
+    #[serde(default)]
+    pub pool_faults: Vec<PoolFault>,
     /// The store.
     pub store: Store,
+}
+
+/// A fault of many nodes together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PoolFault {
+    /// `pool/NAME` or `cluster`.
+    pub subject: String,
+    /// Check.
+    pub check: String,
+    /// What is wrong, and what to look at.
+    pub message: String,
+    /// When it opened.
+    pub since: Option<Timestamp>,
 }
 
 /// Sizes of the store.

@@ -32,6 +32,7 @@ pub(crate) fn status() -> api::Status {
         observed_faults: 0,
         agents_silent: 0,
         agents_missing: 0,
+        pool_faults: Vec::new(),
         store: api::Store {
             id: "01K4XXXX".into(),
             last_seq: 1_234,

@@ -47,6 +47,7 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
         observed_faults: stats.observed_faults,
         agents_silent: silent,
         agents_missing: missing,
+        pool_faults: pool_faults(context)?,
         store: types::Store {
             id: context.store.store_id().to_owned(),
             last_seq: stats.last_seq,
@@ -67,6 +68,17 @@ fn quarantine_word(context: &Context) -> &'static str {
     } else {
         "enforce"
     }
+}
+
+fn pool_faults(context: &Context) -> Result<Vec<types::PoolFault>, ReadError> {
+    let open = context.store.open_faults_of_no_node()?.into_iter();
+    let shown = open.map(|fault| types::PoolFault {
+        subject: fault.id.scope.subject.to_string(),
+        check: fault.id.scope.check_name,
+        message: fault.event.message,
+        since: fault.opened_at,
+    });
+    Ok(shown.collect())
 }
 
 pub(super) fn node_lines(
@@ -378,7 +390,10 @@ pub(super) fn event(event: StoredEvent) -> types::Event {
         seq: event.seq,
         sender: event.sender.to_string(),
         id: event.id,
-        node: event.node.to_string(),
+        node: match event.subject {
+            health_event::Subject::Node(node) => node.to_string(),
+            other => other.to_string(),
+        },
         generated_at: event.generated_at,
         received_at: event.received_at,
         strategy: event.strategy.name().to_owned(),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use decide::connector::{AggregationKey, EventPost, Limits, event_post};
 use event_store::{Fingerprint, StoredEvent};
 use futures::StreamExt as _;
+use health_event::Subject;
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use k8s_api::names;
@@ -200,11 +201,15 @@ impl Follower {
     }
 
     fn take(&self, stored: &StoredEvent, said: &mut BTreeMap<AggregationKey, Said>) {
+        // Conditions and Events of nodes say nothing of pools.
+        let Subject::Node(node) = &stored.subject else {
+            return;
+        };
         let acts = stored.strategy == health_event::ProcessingStrategy::ExecuteRemediation;
         if acts {
             let healthy = stored.healthy.then_some(stored.generated_at);
-            if self.healthy.note(&stored.node, &stored.check_name, healthy) {
-                self.workers.wake(&stored.node);
+            if self.healthy.note(node, &stored.check_name, healthy) {
+                self.workers.wake(node);
             }
         }
         let is_news = Timestamp::now().duration_since(stored.received_at) < OLDEST;

@@ -1,8 +1,8 @@
 //! How fast and how much one sender may send.
 //!
 //! Two buckets a sender: events a second (a sender above it waits, which is its flow control), and
-//! bytes, so that one sender fills at most its share of the store. Both are in memory: a restart
-//! fills them again.
+//! bytes, so that one sender fills at most its share of the store. Both are in memory; after a start
+//! what each sender has stored is taken from its share again ([`Limits::charge`]).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -77,6 +77,16 @@ impl Limits {
                 burst: share,
             },
             buckets: Mutex::default(),
+        }
+    }
+
+    /// Takes what is stored already from the senders' shares.
+    pub fn charge(&self, stored: Vec<(Sender, u64)>, now: Instant) {
+        let mut all = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        for (sender, bytes) in stored {
+            let [_, share] = all.get(&sender, now, [self.events, self.bytes]);
+            let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
+            share.level = (share.level - bytes).max(-self.bytes.burst);
         }
     }
 
@@ -177,5 +187,18 @@ mod tests {
             limits.take(&sender, 1, 1_000, false, later),
             Verdict::Pass(Duration::ZERO)
         );
+    }
+
+    #[test]
+    fn what_is_stored_already_counts_and_only_its_senders() {
+        let limits = limits("[store]\nmax_bytes = '20MiB'\nmax_age = '1h'");
+        let (full, half, fresh) = (Sender::agent("a"), Sender::agent("b"), Sender::agent("c"));
+        let now = Instant::now();
+        limits.charge(vec![(full.clone(), 1 << 20), (half.clone(), 1 << 19)], now);
+        let take = |sender: &Sender, bytes| limits.take(sender, 1, bytes, false, now);
+        assert!(matches!(take(&full, 1_000), Verdict::ShareUsed(_)));
+        assert_eq!(take(&half, 1 << 19), Verdict::Pass(Duration::ZERO));
+        assert!(matches!(take(&half, 1_000), Verdict::ShareUsed(_)));
+        assert_eq!(take(&fresh, 1 << 20), Verdict::Pass(Duration::ZERO));
     }
 }

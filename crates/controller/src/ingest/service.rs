@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use event_store::{EventStore, Fingerprint, NewEvent, WriteError};
-use health_event::{HealthEvent, NodeName, Order, checks, keys};
+use health_event::{HealthEvent, NodeName, Order, Subject, checks, keys};
 use jiff::Timestamp;
 use telemetry::ControllerMetrics;
 use telemetry::metrics::RefusalLabel;
@@ -85,7 +85,8 @@ impl EventService {
                     self.count_refusal("bad_order");
                     Status::invalid_argument(format!("event {index}: {why}"))
                 })?;
-            self.skews.note(&event, skewed, now, &mut events);
+            self.skews
+                .note(&node, &event.sender, skewed, now, &mut events);
             events.push(event);
         }
         if events.is_empty() {
@@ -215,7 +216,7 @@ pub(crate) fn new_event(
         newest_counts: newest_counts(&event),
         inclusive: false,
         out_of_turn: false,
-        node,
+        subject: Subject::Node(node),
         event,
     })
 }

@@ -35,28 +35,26 @@ impl ClockSkews {
     /// it must.
     pub(super) fn note(
         &self,
-        event: &NewEvent,
+        node: &NodeName,
+        sender: &Sender,
         skewed: bool,
         now: Timestamp,
         batch: &mut Vec<NewEvent>,
     ) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = if skewed {
-            known.insert(event.node.clone())
+            known.insert(node.clone())
         } else {
-            known.remove(&event.node)
+            known.remove(node)
         };
         if changed {
             let message = if skewed {
-                format!(
-                    "{} claims times more than 10 min ahead of the controller",
-                    event.sender
-                )
+                format!("{sender} claims times more than 10 min ahead of the controller")
             } else {
                 "the clock is right again".to_owned()
             };
             batch.push(own_event(
-                event.node.clone(),
+                Subject::Node(node.clone()),
                 CLOCK_SKEW,
                 !skewed,
                 message,
@@ -66,29 +64,34 @@ impl ClockSkews {
     }
 }
 
-/// An event of the controller's own about a node's agent; never fatal.
+/// An event of the controller's own about a node's agent, or about a pool; never fatal.
 pub(crate) fn own_event(
-    node: NodeName,
+    subject: Subject,
     check: &str,
     healthy: bool,
     message: String,
     now: Timestamp,
 ) -> NewEvent {
+    let (component_class, node_name) = match &subject {
+        Subject::Node(node) => ("Agent", node.to_string()),
+        Subject::Pool(_) => ("Pool", String::new()),
+        Subject::Cluster => ("Cluster", String::new()),
+    };
     let event = HealthEvent {
         id: ulid::Ulid::new().to_string(),
         agent: checks::WARDEN_AGENT.to_owned(),
-        component_class: "Agent".to_owned(),
+        component_class: component_class.to_owned(),
         check_name: check.to_owned(),
         is_healthy: healthy,
         message,
-        node_name: node.to_string(),
+        node_name,
         generated_at: Some(now),
         ..HealthEvent::default()
     };
     let body = wire::encode_body(&event);
     NewEvent {
         sender: Sender::controller(),
-        node,
+        subject,
         machine: String::new(),
         order: None,
         received_at: now,

@@ -8,7 +8,7 @@ use decide::breaker::Cause;
 use decide::quarantine::{Annotation, Decision, NodeFacts, Reason, Transition};
 use event_store::{EventStore, Fingerprint, IncidentFilter, NewEvent, WriteError};
 use health_event::incident::{CloseReason, Incident, IncidentId, Marks, QuarantineStatus};
-use health_event::{HealthEvent, NodeName, Order, Sender, keys};
+use health_event::{HealthEvent, NodeName, Order, Sender, Subject, keys};
 use jiff::{SignedDuration, Timestamp};
 use k8s_api::health_events;
 
@@ -171,7 +171,7 @@ async fn restore_faults(
         NewEvent {
             sender: Sender::agent(node.name.as_str()),
             event: event.clone(),
-            node: node.name.clone(),
+            subject: Subject::Node(node.name.clone()),
             machine: node.machine_id.clone(),
             order,
             received_at: now,

@@ -1,5 +1,5 @@
 use event_store::{Fingerprint, NewEvent, Options};
-use health_event::{Entity, HealthEvent};
+use health_event::{Entity, HealthEvent, Subject};
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn said(code: &str, order: &str) -> NewEvent {
     let body = wire::encode_body(&event);
     NewEvent {
         sender: Sender::agent(NODE),
-        node: NodeName::new(NODE).unwrap(),
+        subject: Subject::Node(NodeName::new(NODE).unwrap()),
         machine: "machine".into(),
         order: (!order.is_empty()).then(|| order.parse().unwrap()),
         received_at: Timestamp::now(),

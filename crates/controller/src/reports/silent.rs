@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use telemetry::ControllerMetrics;
 use telemetry::events::{AgentSilent, AgentsMissing, PoolSilent};
 use telemetry::metrics::PoolLabel;
+use tracing::{info, warn};
 
 use super::state::{Reports, Standing};
 use crate::config::ReportsConfig;
@@ -20,6 +21,10 @@ use crate::nodes::{ConditionStatus, NodeCache, NodeFacts};
 
 /// The check's name.
 const AGENT_SILENT: &str = "AgentSilent";
+/// The same of a pool.
+const POOL_SILENT: &str = "PoolSilent";
+/// Nodes that a message names.
+const NAMED: usize = 5;
 /// Most events of one append.
 const CHUNK: usize = 500;
 /// Nodes that fall silent within this do so together.
@@ -38,7 +43,7 @@ pub struct Silence {
     silent: BTreeSet<NodeName>,
     /// Nodes of each pool that are silent or NotReady, and since when as seen from here.
     since: BTreeMap<String, BTreeMap<NodeName, Timestamp>>,
-    /// Pools that were told of.
+    /// Pools with an open `PoolSilent`.
     pools: BTreeSet<String>,
     missing_told: bool,
 }
@@ -62,14 +67,14 @@ impl Silence {
         config: ReportsConfig,
         metrics: Arc<ControllerMetrics>,
     ) -> Result<Self, ReadError> {
-        let open = reports.store().open_faults_all()?.into_iter();
-        let silent = open
-            .filter(|fault| fault.id.scope.check_name == AGENT_SILENT)
-            .filter_map(|fault| match fault.id.scope.subject {
-                Subject::Node(node) => Some(node),
-                Subject::Pool(_) | Subject::Cluster => None,
-            })
-            .collect();
+        let (mut silent, mut pools) = (BTreeSet::new(), BTreeSet::new());
+        for fault in reports.store().open_faults_all()? {
+            match (fault.id.scope.check_name.as_str(), fault.id.scope.subject) {
+                (AGENT_SILENT, Subject::Node(node)) => drop(silent.insert(node)),
+                (POOL_SILENT, Subject::Pool(pool)) => drop(pools.insert(pool)),
+                (_, Subject::Node(_) | Subject::Pool(_) | Subject::Cluster) => {}
+            }
+        }
         Ok(Self {
             reports,
             nodes,
@@ -77,7 +82,7 @@ impl Silence {
             metrics,
             silent,
             since: BTreeMap::new(),
-            pools: BTreeSet::new(),
+            pools,
             missing_told: false,
         })
     }
@@ -114,7 +119,7 @@ impl Silence {
             seen.push(found);
         }
         self.count(&seen, now);
-        self.look_at_pools(out_of_reach, now);
+        self.look_at_pools(out_of_reach, now).await;
         self.tell(seen, now).await;
         Ok(())
     }
@@ -165,7 +170,9 @@ impl Silence {
         self.missing_told = alarm;
     }
 
-    fn look_at_pools(
+    /// Opens and closes the faults of pools. While nobody counts as silent yet, what was open
+    /// before the start stays open.
+    async fn look_at_pools(
         &mut self,
         mut out_of_reach: BTreeMap<String, BTreeSet<NodeName>>,
         now: Timestamp,
@@ -176,7 +183,12 @@ impl Silence {
             window: TOGETHER,
             not_before: self.reports.nobody_silent_before(),
         };
-        let pools: Vec<String> = self.nodes.pool_names().map(str::to_owned).collect();
+        let settled = now >= config.not_before;
+        let pools: BTreeSet<String> = self.nodes.pool_names().map(str::to_owned).collect();
+        let gone: Vec<String> = self.pools.difference(&pools).cloned().collect();
+        for pool in gone {
+            self.close(&pool, now).await;
+        }
         for pool in pools {
             let present = out_of_reach.remove(&pool).unwrap_or_default();
             let since = self.since.entry(pool.clone()).or_default();
@@ -186,25 +198,65 @@ impl Silence {
             }
             let size = self.nodes.pool_size(&pool);
             let together = silent_share(&config, size, since, now);
-            let label = PoolLabel { pool: pool.clone() };
-            let is_silent = together.is_some();
+            match together {
+                Some(silent) if !self.pools.contains(&pool) => {
+                    self.open(&pool, &silent, size, now).await;
+                }
+                None if settled && self.pools.contains(&pool) => self.close(&pool, now).await,
+                Some(_) | None => {}
+            }
+            let is_silent = i64::from(self.pools.contains(&pool));
+            let label = PoolLabel { pool };
             self.metrics
                 .pool_silent
                 .get_or_create(&label)
-                .set(i64::from(is_silent));
-            match together {
-                None => {
-                    self.pools.remove(&pool);
-                }
-                Some(silent) if self.pools.insert(pool.clone()) => PoolSilent {
-                    pool: &pool,
-                    silent: silent.len(),
-                    nodes: size,
-                }
-                .emit(),
-                Some(_) => {}
-            }
+                .set(is_silent);
         }
+    }
+
+    /// What can't be stored is tried with the next look.
+    async fn open(&mut self, pool: &str, silent: &[NodeName], size: usize, now: Timestamp) {
+        let named: Vec<&str> = silent.iter().take(NAMED).map(NodeName::as_str).collect();
+        let more = if silent.len() > NAMED { ", …" } else { "" };
+        let message = format!(
+            "{} of {size} nodes fell silent or NotReady within 5 min: {}{more}. No node is acted \
+             on for it; look at what they share: network, power, a rollout of the agent",
+            silent.len(),
+            named.join(", ")
+        );
+        if self.append_of_pool(pool, false, message, now).await {
+            PoolSilent {
+                pool,
+                silent: silent.len(),
+                nodes: size,
+            }
+            .emit();
+            self.pools.insert(pool.to_owned());
+        }
+    }
+
+    async fn close(&mut self, pool: &str, now: Timestamp) {
+        let message = "fewer of its nodes than that are silent or NotReady".to_owned();
+        if self.append_of_pool(pool, true, message, now).await {
+            info!(pool, "the pool's nodes are no longer silent together");
+            self.pools.remove(pool);
+        }
+    }
+
+    async fn append_of_pool(
+        &self,
+        pool: &str,
+        healthy: bool,
+        message: String,
+        now: Timestamp,
+    ) -> bool {
+        let subject = Subject::Pool(pool.to_owned());
+        let event = own_event(subject, POOL_SILENT, healthy, message, now);
+        let stored = self.reports.store().append(vec![event]).await;
+        if let Err(error) = &stored {
+            warn!(pool, code = error.code(), %error, "the pool's silence could not be stored");
+        }
+        stored.is_ok()
     }
 
     /// Appends what changed; what could not be stored is tried with the next look.
@@ -242,7 +294,7 @@ fn event(seen: &Seen, now: Timestamp) -> NewEvent {
         (false, _) => "the node's warden-agent reports",
     };
     own_event(
-        seen.name.clone(),
+        Subject::Node(seen.name.clone()),
         AGENT_SILENT,
         !seen.is_silent,
         message.to_owned(),

@@ -6,12 +6,14 @@
 //! - At most [`MAX_ASSERTED`]; beyond that [`Faults::is_overflowing`] and no detector denies.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use health_event::{
-    BootId, Boots, Change, Device, FaultKey, HealthEvent, Order, Scope, ScopeState, Sender,
-    SentIdentity, Stamp, Statement, checks, devices_of, fault, keys,
+    Boots, Change, Device, FaultKey, HealthEvent, Order, Scope, ScopeState, Sender, SentIdentity,
+    Stamp, Statement, checks, devices_of, fault, keys,
 };
 use jiff::Timestamp;
+use prost::DecodeError;
 
 use crate::{ids::Identity, own};
 
@@ -25,8 +27,11 @@ const RECOVERY_ACTION: &str = "154";
 pub struct Assertion {
     /// As it was sent.
     pub identity: SentIdentity,
-    /// The last event, whole, with id and order.
-    pub event: HealthEvent,
+    /// Order of the last event.
+    pub order: Option<Order>,
+    /// The last event, whole, with id and order: encoded, because that takes a fifth of the memory
+    /// and it is rarely looked at. Faults that one event told share it.
+    pub body: Arc<[u8]>,
     /// The device as it is known by now; the event's own may be less.
     pub device: Device,
     /// The code.
@@ -34,22 +39,35 @@ pub struct Assertion {
 }
 
 impl Assertion {
-    /// Boot of the last event.
-    pub fn boot(&self) -> BootId {
-        order_of(&self.event).map_or_else(BootId::default, |order| order.boot)
+    /// The last event.
+    ///
+    /// # Errors
+    /// If the stored bytes are none.
+    pub fn event(&self) -> Result<HealthEvent, DecodeError> {
+        wire::decode_body(&self.body)
     }
 
     /// The last event reduced to this one fault.
-    pub fn single(&self) -> HealthEvent {
-        let mut event = self.event.clone();
+    ///
+    /// # Errors
+    /// If the stored bytes are none.
+    pub fn single(&self) -> Result<HealthEvent, DecodeError> {
+        let mut event = self.event()?;
         event.entities = self.device.entities().to_vec();
         event.error_codes = if self.code.is_empty() {
             Vec::new()
         } else {
             vec![self.code.clone()]
         };
-        event
+        Ok(event)
     }
+}
+
+/// An event with what its assertions share.
+struct Told<'a> {
+    event: &'a HealthEvent,
+    order: Option<Order>,
+    body: Arc<[u8]>,
 }
 
 type Key = (Scope, FaultKey);
@@ -103,16 +121,21 @@ impl Faults {
         // Numbers rise within a spool: nothing older than what is known will be stated.
         state.forget(now, &self.boots);
         let changes = state.apply(&statement(event, &self.sender), &self.boots, now);
+        let told = Told {
+            event,
+            order: order_of(event),
+            body: wire::encode_body(event).into(),
+        };
         let mut rows = Vec::new();
         for change in changes {
             match change {
                 Change::Opened(key) | Change::Changed(key) | Change::Repeated(key) => {
-                    rows.extend(self.assert(&scope, key, event));
+                    rows.extend(self.assert(&scope, key, &told));
                 }
                 Change::Closed(key) => rows.extend(self.drop_row(&scope, key)),
                 Change::Renamed(gone, kept) | Change::Merged(gone, kept) => {
                     rows.extend(self.drop_row(&scope, gone));
-                    rows.extend(self.assert(&scope, kept, event));
+                    rows.extend(self.assert(&scope, kept, &told));
                 }
                 Change::Answered(_) => {}
             }
@@ -139,16 +162,17 @@ impl Faults {
             return Vec::new();
         };
         self.asserted
-            .values()
-            .filter(|a| {
-                let boot = a.boot();
-                !boot.is_unknown() && boot != *present
+            .iter()
+            .filter(|(_, a)| {
+                let boot = a.order.as_ref().map(|order| &order.boot);
+                boot.is_some_and(|boot| !boot.is_unknown() && boot != present)
             })
-            .filter(|a| {
-                let ended = checks::cleared_by(&a.event.agent, &a.event.check_name);
+            .filter(|((scope, _), _)| {
+                let ended = checks::cleared_by(&scope.agent, &scope.check_name);
                 ended != checks::ClearedBy::Reading
             })
-            .map(|a| own::gone_after_reboot(&a.single()))
+            .filter_map(|(_, a)| readable(a.single()))
+            .map(|single| own::gone_after_reboot(&single))
             .collect()
     }
 
@@ -170,8 +194,8 @@ impl Faults {
         let mut seen = std::collections::BTreeSet::new();
         self.asserted
             .values()
-            .filter(|a| seen.insert(a.event.id.clone()))
-            .map(|a| a.event.clone())
+            .filter(|a| seen.insert(&a.body))
+            .filter_map(|a| readable(a.event()))
             .collect()
     }
 
@@ -199,29 +223,30 @@ impl Faults {
         self.asserted.len() >= MAX_ASSERTED
     }
 
-    fn assert(&mut self, scope: &Scope, key: FaultKey, event: &HealthEvent) -> Option<FaultRow> {
+    fn assert(&mut self, scope: &Scope, key: FaultKey, told: &Told<'_>) -> Option<FaultRow> {
         let fault = self.scopes.get(scope)?.open_fault(&key)?;
         let map_key = (scope.clone(), key);
         if self.asserted.len() >= MAX_ASSERTED && !self.asserted.contains_key(&map_key) {
             return None;
         }
         let earlier = self.asserted.get(&map_key).and_then(|known| {
-            let (known, this) = (order_of(&known.event)?, order_of(event)?);
-            Some(this.compare(&known, &self.boots).is_lt())
+            let (known, this) = (known.order.as_ref()?, told.order.as_ref()?);
+            Some(this.compare(known, &self.boots).is_lt())
         });
         if earlier == Some(true) {
             return None;
         }
         // The identity is that of the device as this event names it.
-        let sent = devices_of(&event.entities);
+        let sent = devices_of(&told.event.entities);
         let device = sent
             .iter()
             .find(|d| d.key() == map_key.1.device)
             .or_else(|| sent.iter().find(|d| d.agrees(&fault.device)))
             .unwrap_or(&fault.device);
         let assertion = Assertion {
-            identity: SentIdentity::of(event, device, &map_key.1.code),
-            event: event.clone(),
+            identity: SentIdentity::of(told.event, device, &map_key.1.code),
+            order: told.order.clone(),
+            body: Arc::clone(&told.body),
             device: fault.device.clone(),
             code: map_key.1.code.clone(),
         };
@@ -257,7 +282,9 @@ impl Faults {
     }
 
     fn restore(&mut self, assertion: Assertion) {
-        let single = assertion.single();
+        let Some(single) = readable(assertion.single()) else {
+            return;
+        };
         let scope = Scope::of(&single, self.identity.node.clone());
         let now = single.generated_at.unwrap_or(Timestamp::MIN);
         let state = self.scopes.entry(scope.clone()).or_default();
@@ -269,6 +296,13 @@ impl Faults {
         };
         self.asserted.insert((scope, key), assertion);
     }
+}
+
+/// An event kept as bytes. Ours are none only in a damaged spool, which is looked at before.
+fn readable(event: Result<HealthEvent, DecodeError>) -> Option<HealthEvent> {
+    event
+        .inspect_err(|error| tracing::error!(%error, "an asserted fault's event can't be read"))
+        .ok()
 }
 
 fn row_key((scope, key): &Key) -> String {

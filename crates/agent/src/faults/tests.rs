@@ -1,4 +1,4 @@
-use health_event::{Entity, NodeName, ProcessingStrategy};
+use health_event::{BootId, Entity, NodeName, ProcessingStrategy};
 
 use super::*;
 

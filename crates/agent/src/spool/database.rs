@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use health_event::{HealthEvent, SentIdentity, devices_of};
+use health_event::{HealthEvent, SentIdentity, devices_of, keys};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use ulid::Ulid;
 
@@ -330,8 +330,11 @@ fn apply(transaction: &Transaction<'_>, write: &Write) -> rusqlite::Result<()> {
                     fault.key,
                     assertion.code,
                     assertion.identity.0,
-                    wire::encode_body(&assertion.single()),
-                    wire::encode_body(&assertion.event),
+                    assertion
+                        .single()
+                        .map(|single| wire::encode_body(&single))
+                        .unwrap_or_default(),
+                    assertion.body,
                 ])?,
             None => transaction
                 .prepare_cached("DELETE FROM faults WHERE key = ?1")?
@@ -430,10 +433,12 @@ fn faults(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<Assertion>> {
         let (Some(single), Some(event)) = (decoded(&single), decoded(&body)) else {
             continue;
         };
+        let order = event.metadata.get(keys::ORDER);
         let device = devices_of(&single.entities).into_iter().next();
         faults.push(Assertion {
             identity: SentIdentity(identity),
-            event,
+            order: order.and_then(|order| order.parse().ok()),
+            body: body.into(),
             device: device.unwrap_or_default(),
             code,
         });

@@ -51,7 +51,8 @@ async fn what_was_written_is_there_after_a_start() {
     let device = health_event::devices_of(&fault.entities).remove(0);
     let assertion = Assertion {
         identity: SentIdentity::of(&fault, &device, "79"),
-        event: fault.clone(),
+        order: fault.metadata[keys::ORDER].parse().ok(),
+        body: wire::encode_body(&fault).into(),
         device,
         code: "79".into(),
     };

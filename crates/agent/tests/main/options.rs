@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// What looks like an option in our texts and is a file's name.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
+    "spool.id",
     "spool.db",
     "spool.db-wal",
     "spool.db-shm",

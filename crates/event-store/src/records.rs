@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use health_event::device::DeviceKey;
 use health_event::fault::FaultKey;
 use health_event::incident::{
-    Bound, CloseReason, Hold, Incident, IncidentFault, IncidentId, Marks, QuarantineStatus, Taint,
-    Withheld,
+    Bound, CloseReason, HeldFault, Hold, Incident, IncidentFault, IncidentId, Marks,
+    QuarantineStatus, Taint, Withheld,
 };
 use health_event::{
     BootId, FaultId, NodeName, ProcessingStrategy, RecommendedAction, Scope, Subject,
@@ -106,6 +106,7 @@ struct IncidentRecord {
     marks: MarksRecord,
     pool: String,
     marks_observed: bool,
+    marks_before: Option<MarksRecord>,
     needs_operator: Option<String>,
     held_by: Option<String>,
 }
@@ -114,7 +115,39 @@ struct IncidentRecord {
 struct HoldRecord {
     actor: String,
     until: Timestamp,
-    faults: Vec<FaultIdRecord>,
+    faults: Vec<HeldFaultRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HeldFaultRecord {
+    #[serde(flatten)]
+    id: FaultIdRecord,
+    #[serde(default)]
+    opened_seq: u64,
+}
+
+impl From<&Marks> for MarksRecord {
+    fn from(marks: &Marks) -> Self {
+        Self {
+            cordon: marks.cordon,
+            cordon_pre_existing: marks.cordon_pre_existing,
+            taints: taints_to(&marks.taints),
+            taints_pre_existing: taints_to(&marks.taints_pre_existing),
+            reasons: marks.reasons.clone(),
+        }
+    }
+}
+
+impl From<MarksRecord> for Marks {
+    fn from(record: MarksRecord) -> Self {
+        Self {
+            cordon: record.cordon,
+            cordon_pre_existing: record.cordon_pre_existing,
+            taints: taints_from(record.taints),
+            taints_pre_existing: taints_from(record.taints_pre_existing),
+            reasons: record.reasons,
+        }
+    }
 }
 
 /// The text of a subject in its column.
@@ -275,15 +308,10 @@ pub(crate) fn incident(incident: &Incident) -> Result<String, BadRecord> {
         quarantine: (&incident.quarantine).into(),
         since: incident.since,
         faults: incident.faults.iter().map(Into::into).collect(),
-        marks: MarksRecord {
-            cordon: incident.marks.cordon,
-            cordon_pre_existing: incident.marks.cordon_pre_existing,
-            taints: taints_to(&incident.marks.taints),
-            taints_pre_existing: taints_to(&incident.marks.taints_pre_existing),
-            reasons: incident.marks.reasons.clone(),
-        },
+        marks: (&incident.marks).into(),
         pool: incident.pool.clone(),
         marks_observed: incident.marks_observed,
+        marks_before: incident.marks_before.as_ref().map(Into::into),
         needs_operator: incident.needs_operator.clone(),
         held_by: incident.held_by.clone(),
     };
@@ -310,15 +338,10 @@ pub(crate) fn decode_incident(json: &str) -> Result<Incident, BadRecord> {
             .into_iter()
             .map(TryInto::try_into)
             .collect::<Result<_, _>>()?,
-        marks: Marks {
-            cordon: record.marks.cordon,
-            cordon_pre_existing: record.marks.cordon_pre_existing,
-            taints: taints_from(record.marks.taints),
-            taints_pre_existing: taints_from(record.marks.taints_pre_existing),
-            reasons: record.marks.reasons,
-        },
+        marks: record.marks.into(),
         pool: record.pool,
         marks_observed: record.marks_observed,
+        marks_before: record.marks_before.map(Into::into),
         needs_operator: record.needs_operator,
         held_by: record.held_by,
     })
@@ -331,7 +354,14 @@ pub(crate) fn holds(holds: &[Hold]) -> Result<String, BadRecord> {
         .map(|hold| HoldRecord {
             actor: hold.actor.clone(),
             until: hold.until,
-            faults: hold.faults.iter().map(Into::into).collect(),
+            faults: hold
+                .faults
+                .iter()
+                .map(|held| HeldFaultRecord {
+                    id: (&held.id).into(),
+                    opened_seq: held.opened_seq,
+                })
+                .collect(),
         })
         .collect();
     Ok(serde_json::to_string(&records)?)
@@ -343,7 +373,12 @@ pub(crate) fn decode_holds(json: &str) -> Result<Vec<Hold>, BadRecord> {
     records
         .into_iter()
         .map(|record| {
-            let faults = record.faults.into_iter().map(TryInto::try_into);
+            let faults = record.faults.into_iter().map(|held| {
+                Ok(HeldFault {
+                    id: held.id.try_into()?,
+                    opened_seq: held.opened_seq,
+                })
+            });
             Ok(Hold {
                 actor: record.actor,
                 until: record.until,

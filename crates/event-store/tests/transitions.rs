@@ -2,7 +2,7 @@
 
 use event_store::{EventStore, IncidentFilter, Transition, TransitionsOf, WriteError};
 use health_event::incident::{
-    CloseReason, Hold, Incident, IncidentFault, IncidentId, Marks, QuarantineStatus,
+    CloseReason, HeldFault, Hold, Incident, IncidentFault, IncidentId, Marks, QuarantineStatus,
 };
 use health_event::{BootId, RecommendedAction};
 
@@ -36,6 +36,7 @@ fn incident(id: &str, uid: &str, version: u64) -> Incident {
         marks: Marks::default(),
         pool: "gpu".into(),
         marks_observed: false,
+        marks_before: None,
         needs_operator: None,
         held_by: None,
     }
@@ -89,7 +90,10 @@ fn an_incident_opens_changes_and_closes_with_all_that_belongs_to_it() {
     let hold = Hold {
         actor: "ada".into(),
         until: at(1_000),
-        faults: vec![fault_id("79")],
+        faults: vec![HeldFault {
+            id: fault_id("79"),
+            opened_seq: 1,
+        }],
     };
     last.holds = Some(vec![hold.clone()]);
     last.faults_joined.clear();

@@ -163,7 +163,7 @@ pub(super) fn node(
             .map(|hold| types::Hold {
                 actor: hold.actor.clone(),
                 until: hold.until,
-                faults: hold.faults.iter().map(ToString::to_string).collect(),
+                faults: hold.faults.iter().map(|held| held.id.to_string()).collect(),
             })
             .collect(),
     })

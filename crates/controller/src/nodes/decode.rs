@@ -17,6 +17,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
+use super::owner::ManagedCordon;
 use super::{ConditionStatus, NodeCondition, NodeFacts, NodeTaint};
 
 /// Which keys of a map are kept.
@@ -216,6 +217,7 @@ impl Decoder {
             labels: labels.map(|l| self.labels(l)).unwrap_or_default(),
             annotations: annotations.map(|a| self.annotations(a)).unwrap_or_default(),
             unschedulable: spec.unschedulable,
+            cordon_owner: metadata.managed_fields.0,
             taints: spec
                 .taints
                 .map(|taints| taints.iter().map(|t| self.taint(t)).collect()),
@@ -382,6 +384,8 @@ struct RawMetadata<'a> {
     labels: Option<Pairs<'a>>,
     #[serde(borrow)]
     annotations: Option<Pairs<'a>>,
+    #[serde(default)]
+    managed_fields: ManagedCordon,
 }
 
 #[derive(Deserialize, Default)]

@@ -14,10 +14,12 @@
 
 mod cache;
 mod decode;
+mod owner;
 pub mod watch;
 
 use std::sync::Arc;
 
+use decide::quarantine::CordonOwner;
 use health_event::NodeName;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -46,6 +48,8 @@ pub struct NodeFacts {
     pub annotations: Box<[(Arc<str>, Arc<str>)]>,
     /// `spec.unschedulable` as it stands: absent is not `false`.
     pub unschedulable: Option<bool>,
+    /// Who last changed `spec.unschedulable`, by the API server's record.
+    pub cordon_owner: CordonOwner,
     /// `spec.taints` in their order; absent is not empty.
     pub taints: Option<Box<[NodeTaint]>>,
     /// `spec.providerID`; empty if absent.

@@ -151,6 +151,7 @@ fn given_back(id: IncidentId, node: &NodeFacts, now: Timestamp) -> Incident {
         marks: Marks::default(),
         pool: node.pool.clone(),
         marks_observed: false,
+        marks_before: None,
         needs_operator: None,
         held_by: None,
     }

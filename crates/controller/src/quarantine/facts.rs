@@ -50,6 +50,7 @@ pub(super) fn node_facts(
         boot: BootId::new(&node.boot_id),
         ready: node.ready == Some(ConditionStatus::True),
         unschedulable: node.unschedulable,
+        cordon_owner: node.cordon_owner,
         taints: node
             .taints
             .as_ref()

@@ -54,6 +54,7 @@ fn incident(faults: Vec<IncidentFault>) -> Incident {
         },
         pool: "other".into(),
         marks_observed: true,
+        marks_before: None,
         needs_operator: None,
         held_by: None,
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use decide::quarantine::CordonOwner;
 use event_store::{ReadError, WriteError};
 use health_event::NodeName;
 use jiff::{SignedDuration, Timestamp};
@@ -102,7 +103,9 @@ pub(super) fn nodes_to_look_at(context: &Context) -> Result<BTreeSet<NodeName>, 
         names::UNTAINTED_MANUALLY.text,
     ];
     for node in context.nodes.all() {
-        if ours.iter().any(|key| node.annotation(key).is_some()) {
+        // A cordon of ours without annotations is looked at too.
+        let bare = node.is_cordoned() && node.cordon_owner == CordonOwner::Us;
+        if bare || ours.iter().any(|key| node.annotation(key).is_some()) {
             names.insert(node.name.clone());
         }
     }

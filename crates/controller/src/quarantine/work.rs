@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use decide::breaker::{Ask, Cause, Permit};
 use decide::quarantine::{
-    AgentFacts, Annotation, Decision, FaultFacts, MarkOrigin, NodeFacts, PermitRequest, Policy,
-    Request, View,
+    AgentFacts, Annotation, CordonOwner, Decision, FaultFacts, MarkOrigin, NodeFacts,
+    PermitRequest, Policy, Request, View,
 };
 use decide::rules::RuleSets;
-use event_store::{EventStore, Machine, ReadError, Transition, WriteError};
-use health_event::incident::{Incident, IncidentId};
-use health_event::{FaultId, NodeName};
+use event_store::{EventStore, IncidentFilter, Machine, ReadError, Transition, WriteError};
+use health_event::NodeName;
+use health_event::incident::{Incident, IncidentFault, IncidentId};
 use jiff::Timestamp;
 use k8s_api::IncidentMark;
 use serde_json::json;
@@ -438,12 +438,16 @@ impl Module {
             .incident
             .as_ref()
             .filter(|before| before.id == incident.id);
-        let known = |id: &FaultId| before.is_some_and(|b| b.faults.iter().any(|f| f.id == *id));
+        // One that closed and joined again is another opening, of which the store knows no incident.
+        let known = |fault: &IncidentFault| {
+            let same = |f: &IncidentFault| f.id == fault.id && f.seq == fault.seq;
+            before.is_some_and(|before| before.faults.iter().any(same))
+        };
         let faults_joined = incident
             .faults
             .iter()
-            .map(|f| f.id.clone())
-            .filter(|id| !known(id))
+            .filter(|fault| !known(fault))
+            .map(|fault| fault.id.clone())
             .collect();
         let from = before.map_or("", |b| b.quarantine.as_str()).to_owned();
         let transition = Transition {
@@ -496,20 +500,30 @@ pub(super) fn new_incident_id() -> IncidentId {
     IncidentId::new(&Ulid::new().to_string()).expect("a ULID renders as 26 upper-case characters")
 }
 
-/// What the store knows of the incident that the node's mark names.
+/// What the store knows of the incident that the node's mark names, or, where a cordon of ours has
+/// no mark, of the last incident of the object.
 fn mark_origin(
     store: &EventStore,
     node: Option<&NodeFacts>,
     incident: Option<&Incident>,
 ) -> Result<MarkOrigin, ReadError> {
-    let text = node.and_then(|node| node.annotations.get(&Annotation::Incident));
-    let Some(mark) = text.and_then(|text| IncidentMark::parse(text).ok()) else {
+    let Some(node) = node else {
         return Ok(MarkOrigin::Unknown);
     };
-    if incident.is_some_and(|incident| incident.id == mark.incident) {
-        return Ok(MarkOrigin::Unknown);
-    }
-    let known = store.incident(&mark.incident)?;
+    let mark = node.annotations.get(&Annotation::Incident);
+    let known = match mark.map(|text| IncidentMark::parse(text)) {
+        Some(Ok(mark)) if incident.is_some_and(|i| i.id == mark.incident) => None,
+        Some(Ok(mark)) => store.incident(&mark.incident)?,
+        None if incident.is_none() && node.cordon_owner == CordonOwner::Us => {
+            let filter = IncidentFilter {
+                node: Some(node.name.clone()),
+                ..IncidentFilter::default()
+            };
+            let last = store.incidents(&filter, 1)?.into_iter().next();
+            last.filter(|last| last.node_uid == node.uid)
+        }
+        Some(Err(_)) | None => None,
+    };
     let closed = known.is_some_and(|known| known.quarantine.is_closed());
     Ok(if closed {
         MarkOrigin::Closed

@@ -21,9 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use health_event::{Device, HealthEvent, ProcessingStrategy, RecommendedAction};
 use jiff::Timestamp;
-use k8s_api::names::{
-    FOREIGN_CONDITIONS, HEALTHY_SUFFIX, NO_HEALTH_FAILURES, NOT_HEALTHY_SUFFIX,
-};
+use k8s_api::names::{FOREIGN_CONDITIONS, HEALTHY_SUFFIX, NO_HEALTH_FAILURES, NOT_HEALTHY_SUFFIX};
 
 /// Greatest length of a condition's message, in bytes (the reference's default).
 pub const MESSAGE_LIMIT: usize = 1024;

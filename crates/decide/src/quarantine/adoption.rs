@@ -11,7 +11,7 @@ use k8s_api::names;
 use super::facts::{Annotation, FaultFacts, NodeFacts, Policy};
 use super::joining::hold_open_faults;
 use super::later;
-use super::marks::{MarkRead, OnNode};
+use super::on_node::{MarkRead, OnNode};
 use super::opening::blank_for;
 use crate::rules::{NodeValue, RuleSets};
 

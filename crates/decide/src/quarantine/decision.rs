@@ -202,10 +202,12 @@ impl fmt::Display for Reason {
 pub enum Note {
     /// A mode, pause, opt-out or other owner kept a step from being taken.
     Blocked {
-        /// Static name of the step: `open`, `release`, `write`.
+        /// Static name of the step: `open`, `release`, `write`, `clean_up`.
         step: &'static str,
         /// Static name of what blocks: `dry_run`, `off`, `paused`, `opted_out`,
-        /// `external_owner`, `agent_not_settled`, `held`.
+        /// `external_owner`, `agent_not_settled`, `held`; `owner_unknown` (marks like ours stay on
+        /// the node, and nothing tells whose they are), `incident_unknown` (a cordon of ours of
+        /// which the store knows nothing).
         by: &'static str,
     },
     /// Faults that match but are suppressed by a hold: how many.
@@ -231,6 +233,8 @@ pub enum StrayMarks {
     IncidentClosed,
     /// There is a mark but nothing marked.
     NothingMarked,
+    /// There is a cordon of ours, and no mark: somebody took it off.
+    CordonAlone,
 }
 
 /// What kind of write it is, for metrics and the audit.
@@ -255,7 +259,8 @@ pub struct Preconditions {
     pub uid: String,
     /// Annotation `warden.dev/incident` as read; `None`: absent.
     pub incident: Option<String>,
-    /// `spec.unschedulable` as read, where the write changes it; the inner `None`: absent.
+    /// `spec.unschedulable` as read, where the write changes it, or takes the annotations off a
+    /// cordon that was ours; the inner `None`: absent.
     pub unschedulable: Option<Option<bool>>,
     /// The whole `spec.taints` as read, where the write changes it; the inner `None`: absent.
     pub taints: Option<Option<Vec<TaintRead>>>,

@@ -56,6 +56,20 @@ pub struct TaintRead {
     pub time_added: Option<String>,
 }
 
+/// Whose the cordon is that stands on a node, by the API server's own record of who last changed
+/// the field (`metadata.managedFields`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CordonOwner {
+    /// Not told: there is no record, or it was folded together with others'. Our annotations and
+    /// the incident's record then decide.
+    #[default]
+    Unknown,
+    /// Ours alone.
+    Us,
+    /// Somebody else's, or theirs too.
+    Others,
+}
+
 /// The node object, reduced to what decides, exactly as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
@@ -77,6 +91,8 @@ pub struct NodeFacts {
     pub ready: bool,
     /// `spec.unschedulable` as read; `None` where the field is absent.
     pub unschedulable: Option<bool>,
+    /// Whose cordon that is; says nothing while the node is not cordoned.
+    pub cordon_owner: CordonOwner,
     /// `spec.taints` as read and in order; `None` where the field is absent.
     pub taints: Option<Vec<TaintRead>>,
     /// Whether `metadata.annotations` is absent as a whole.
@@ -110,7 +126,7 @@ pub struct FaultFacts {
     pub device: Device,
     /// The newest event that raised it, with severity and action as the fault has them now.
     pub event: HealthEvent,
-    /// Position of that event in the store.
+    /// Position of the event that opened it: another one after it had closed in between.
     pub seq: u64,
     /// Whether it came through the node's agent.
     pub through_agent: bool,
@@ -210,7 +226,8 @@ pub enum WriteFeedback {
     Accepted,
 }
 
-/// What the store knows of the incident that the node's mark names.
+/// What the store knows of the incident that the node's mark names; where the mark is gone from a
+/// cordon of ours, of the last incident of this node object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MarkOrigin {
     /// Nothing: the store was lost, or the mark is another installation's.

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use health_event::FaultId;
-use health_event::incident::{Hold, Incident, IncidentFault};
+use health_event::incident::{HeldFault, Hold, Incident, IncidentFault};
 use jiff::Timestamp;
 use k8s_api::names::label_value;
 
@@ -80,9 +79,15 @@ fn is_elsewhere(view: &View<'_>, node: &NodeFacts, fault: &FaultFacts) -> bool {
 }
 
 fn is_suppressed(view: &View<'_>, fault: &FaultFacts, now: Timestamp) -> bool {
-    view.holds
-        .iter()
-        .any(|hold| hold.faults.contains(&fault.id) && hold_lasts(view, hold, fault, now))
+    view.holds.iter().any(|hold| {
+        hold.faults.iter().any(|held| holds(held, fault)) && hold_lasts(view, hold, fault, now)
+    })
+}
+
+/// A fault that has closed once and is open again has another opening, whether anybody looked in
+/// between or not.
+fn holds(held: &HeldFault, fault: &FaultFacts) -> bool {
+    held.id == fault.id && held.opened_seq == fault.seq
 }
 
 /// After its end a hold lasts until the agent has spoken again about a fault that is its own.
@@ -97,11 +102,11 @@ fn hold_lasts(view: &View<'_>, hold: &Hold, fault: &FaultFacts, now: Timestamp) 
 /// The holds without what has closed or ended. `None` if nothing changes.
 pub(super) fn prune_holds(view: &View<'_>, now: Timestamp) -> Option<Vec<Hold>> {
     let lasting = |hold: &Hold| {
-        let faults: Vec<FaultId> = hold
+        let faults: Vec<HeldFault> = hold
             .faults
             .iter()
-            .filter(|id| {
-                let open = view.faults.iter().find(|f| f.id == **id);
+            .filter(|held| {
+                let open = view.faults.iter().find(|fault| holds(held, fault));
                 open.is_some_and(|fault| hold_lasts(view, hold, fault, now))
             })
             .cloned()
@@ -117,11 +122,15 @@ pub(super) fn prune_holds(view: &View<'_>, now: Timestamp) -> Option<Vec<Hold>> 
 
 /// A hold on exactly the faults that are open now.
 pub(super) fn hold_open_faults(faults: &[FaultFacts], actor: &str, until: Timestamp) -> Hold {
-    let ids: BTreeSet<FaultId> = faults.iter().map(|f| f.id.clone()).collect();
+    let held = |fault: &FaultFacts| HeldFault {
+        id: fault.id.clone(),
+        opened_seq: fault.seq,
+    };
+    let held: BTreeSet<HeldFault> = faults.iter().map(held).collect();
     Hold {
         actor: actor.to_owned(),
         until,
-        faults: ids.into_iter().collect(),
+        faults: held.into_iter().collect(),
     }
 }
 
@@ -151,7 +160,10 @@ pub(super) fn refresh(
 ) -> bool {
     let mut changed = false;
     for fault in &mut incident.faults {
-        let open = view.faults.iter().find(|f| f.id == fault.id);
+        // One that closed and opened again is another opening, which joins if its event asks.
+        let same =
+            |fact: &&FaultFacts| fact.id == fault.id && (fault.seq == 0 || fact.seq == fault.seq);
+        let open = view.faults.iter().find(same);
         match (open, fault.closed_at) {
             (None, None) => {
                 fault.closed_at = Some(now);

@@ -2,110 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use health_event::HealthEvent;
-use health_event::incident::{Incident, Marks, QuarantineStatus, Taint};
+use health_event::incident::{Incident, Marks, Taint};
 use jiff::Timestamp;
 use k8s_api::marks::{cordon_reason, label_timestamp, uncordon_reason};
 use k8s_api::names::{self, label_value};
 use k8s_api::{AppliedTaint, IncidentMark};
 
+use super::annotated::open_events;
 use super::decision::{NodeWrite, Preconditions, WriteKind};
-use super::facts::{Annotation, CooperatorPolicy, FaultFacts, Label, NodeFacts, TaintRead, View};
+use super::facts::{Annotation, CooperatorPolicy, Label, NodeFacts, TaintRead, View};
+use super::on_node::{OnNode, has_taint, is_cordoned, taints};
 use crate::rules::wanted;
-
-/// The mark, as read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum MarkRead {
-    Absent,
-    Unreadable,
-    OtherUid,
-    Ours(IncidentMark),
-}
-
-/// Our marks on a node, as its annotations record them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct OnNode {
-    pub(super) mark: MarkRead,
-    pub(super) cordon: bool,
-    pub(super) cordon_pre_existing: bool,
-    pub(super) taints: Vec<AppliedTaint>,
-}
-
-impl OnNode {
-    pub(super) fn read(node: &NodeFacts) -> Self {
-        let mark = match node.annotations.get(&Annotation::Incident) {
-            None => MarkRead::Absent,
-            Some(text) => match IncidentMark::parse(text) {
-                Err(_) => MarkRead::Unreadable,
-                Ok(mark) if mark.node_uid == node.uid => MarkRead::Ours(mark),
-                Ok(_) => MarkRead::OtherUid,
-            },
-        };
-        let is_true = |key| node.annotations.get(&key).is_some_and(|v| v == names::TRUE);
-        let taints = node.annotations.get(&Annotation::AppliedTaints);
-        Self {
-            // Without a mark these are another system's, and nothing of ours.
-            cordon: mark != MarkRead::Absent && is_true(Annotation::IsCordoned),
-            cordon_pre_existing: is_true(Annotation::CordonPreExisting),
-            taints: taints
-                .filter(|_| mark != MarkRead::Absent)
-                // What can't be read names no taint of ours: those on the node stay.
-                .and_then(|text| AppliedTaint::parse_list(text).ok())
-                .unwrap_or_default(),
-            mark,
-        }
-    }
-
-    /// What is ours on the node of this incident. If our annotations were taken off a node that
-    /// is known to carry our marks, the incident's own record stands in for them.
-    pub(super) fn of_incident(node: &NodeFacts, incident: &Incident) -> Self {
-        let read = Self::read(node);
-        let known = incident.marks_observed && incident.quarantine.is_out();
-        if matches!(read.mark, MarkRead::Ours(_)) || !known {
-            return read;
-        }
-        let marks = &incident.marks;
-        let applied = |taint: &Taint| AppliedTaint {
-            taint: taint.clone(),
-            pre_existing: marks.taints_pre_existing.contains(taint),
-        };
-        Self {
-            mark: read.mark,
-            cordon: marks.cordon,
-            cordon_pre_existing: marks.cordon_pre_existing,
-            taints: marks.taints.iter().map(applied).collect(),
-        }
-    }
-
-    pub(super) fn carries(&self, incident: &Incident) -> Option<u64> {
-        match &self.mark {
-            MarkRead::Ours(mark) if mark.incident == incident.id => Some(mark.version),
-            MarkRead::Ours(_) | MarkRead::Absent | MarkRead::Unreadable | MarkRead::OtherUid => {
-                None
-            }
-        }
-    }
-
-    pub(super) fn marks_nothing(&self) -> bool {
-        !self.cordon && self.taints.is_empty()
-    }
-
-    fn applied(&self, taint: &Taint) -> Option<&AppliedTaint> {
-        self.taints.iter().find(|a| a.taint == *taint)
-    }
-}
-
-pub(super) fn is_cordoned(node: &NodeFacts) -> bool {
-    node.unschedulable == Some(true)
-}
-
-pub(super) fn has_taint(node: &NodeFacts, taint: &Taint) -> bool {
-    taints(node).iter().any(|t| t.taint == *taint)
-}
-
-fn taints(node: &NodeFacts) -> &[TaintRead] {
-    node.taints.as_deref().unwrap_or_default()
-}
 
 /// A cooperating controller at work on the node: its key.
 pub(super) fn cooperator<'a>(view: &View<'a>, node: &NodeFacts) -> Option<&'a str> {
@@ -185,15 +92,6 @@ fn taints_of_others<'a>(
     taints(node)
         .iter()
         .filter(|t| on.applied(&t.taint).is_none_or(|a| a.pre_existing))
-}
-
-/// Whether the node carries exactly these marks.
-pub(super) fn carries_all(node: &NodeFacts, on: &OnNode, marks: &Marks) -> bool {
-    let listed: BTreeSet<&Taint> = on.taints.iter().map(|a| &a.taint).collect();
-    on.cordon == marks.cordon
-        && (!marks.cordon || is_cordoned(node))
-        && listed == marks.taints.iter().collect()
-        && marks.taints.iter().all(|t| has_taint(node, t))
 }
 
 struct Draft {
@@ -419,61 +317,11 @@ pub(super) fn take_off(
             None => draft.remove_label(node, Label::UncordonReason),
         }
     }
-    draft.finish(node, kind)
-}
-
-/// What annotation `quarantineHealthEvent` shall say: one element per event, oldest first, with
-/// only the entities and codes still open. An event whose open parts are no full product of
-/// entities and codes gives one element for each group of codes that share their entities.
-pub fn open_events(faults: &[FaultFacts], incident: &Incident) -> Vec<HealthEvent> {
-    let open: BTreeSet<_> = incident.open_faults().map(|f| &f.id).collect();
-    let mut events: BTreeMap<u64, Vec<&FaultFacts>> = BTreeMap::new();
-    for fault in faults.iter().filter(|f| open.contains(&f.id)) {
-        events.entry(fault.seq).or_default().push(fault);
+    let mut write = draft.finish(node, kind);
+    if on.cordon {
+        // A late write of ours may put back a cordon that a person took off: this one must then fail,
+        // or it would take the annotations from it.
+        write.test.unschedulable = Some(node.unschedulable);
     }
-    events
-        .into_values()
-        .flat_map(|parts| elements(&parts))
-        .collect()
-}
-
-fn elements(parts: &[&FaultFacts]) -> Vec<HealthEvent> {
-    let mut by_code: BTreeMap<&str, Vec<&FaultFacts>> = BTreeMap::new();
-    for part in parts {
-        by_code.entry(&part.id.key.code).or_default().push(part);
-    }
-    let mut groups: BTreeMap<BTreeSet<&str>, (Vec<&str>, Vec<&FaultFacts>)> = BTreeMap::new();
-    for (code, faults) in by_code {
-        let devices = faults.iter().map(|f| f.id.key.device.as_str()).collect();
-        let group = groups.entry(devices).or_default();
-        group.0.push(code);
-        group.1 = faults;
-    }
-    groups
-        .into_values()
-        .map(|(codes, faults)| element(&codes, &faults))
-        .collect()
-}
-
-fn element(codes: &[&str], faults: &[&FaultFacts]) -> HealthEvent {
-    let mut event = faults[0].event.clone();
-    let known = |e: &health_event::Entity| faults.iter().any(|f| f.device.entities().contains(e));
-    event.entities.retain(known);
-    if event.entities.is_empty() {
-        let devices = faults.iter().flat_map(|f| f.device.entities());
-        event.entities = devices.cloned().collect();
-    }
-    event
-        .error_codes
-        .retain(|code| codes.contains(&code.as_str()));
-    event
-}
-
-/// What a person did to marks that were seen on the node.
-pub(super) fn tampering(node: &NodeFacts, on: &OnNode, incident: &Incident) -> (bool, bool) {
-    let seen = on.carries(incident).is_some()
-        || (incident.marks_observed && incident.quarantine == QuarantineStatus::Quarantined);
-    let uncordoned = seen && on.cordon && !is_cordoned(node);
-    let untainted = seen && on.taints.iter().any(|a| !has_taint(node, &a.taint));
-    (uncordoned, untainted)
+    write
 }

@@ -32,10 +32,12 @@
 //! its annotation follows with the next change.
 
 mod adoption;
+mod annotated;
 mod decision;
 mod facts;
 mod joining;
 mod marks;
+mod on_node;
 mod opening;
 mod standing;
 
@@ -43,15 +45,15 @@ mod standing;
 mod tests;
 
 pub use adoption::{ADOPTED, adopt, hold_after_store_loss};
+pub use annotated::open_events;
 pub use decision::{
     Decision, NodeWrite, Note, PermitRequest, Preconditions, Reason, StrayMarks, Transition,
     WriteKind,
 };
 pub use facts::{
-    AgentFacts, Annotation, Cooperator, CooperatorPolicy, FaultFacts, Label, MarkOrigin, Mode,
-    NodeFacts, Policy, Request, RequestKind, TaintRead, View, WriteFeedback,
+    AgentFacts, Annotation, Cooperator, CooperatorPolicy, CordonOwner, FaultFacts, Label,
+    MarkOrigin, Mode, NodeFacts, Policy, Request, RequestKind, TaintRead, View, WriteFeedback,
 };
-pub use marks::open_events;
 
 use health_event::incident::{CloseReason, Hold, Incident, QuarantineStatus};
 use jiff::{SignedDuration, Timestamp};

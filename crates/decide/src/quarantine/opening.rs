@@ -9,8 +9,8 @@ use super::facts::{
     FaultFacts, MarkOrigin, Mode, NodeFacts, Request, RequestKind, View, WriteFeedback,
 };
 use super::joining::{self, blocked, candidates};
-use super::marks::{self, MarkRead, OnNode};
-use super::{observed_only, wake};
+use super::on_node::{self, MarkRead, OnNode};
+use super::{marks, observed_only, wake};
 use crate::breaker::Permit;
 
 pub(super) fn decide(view: &View<'_>, node: &NodeFacts, now: Timestamp) -> Decision {
@@ -23,7 +23,7 @@ pub(super) fn decide(view: &View<'_>, node: &NodeFacts, now: Timestamp) -> Decis
     }
     let found = candidates(view, node, now);
     let mut decision = match found.faults.first() {
-        None => Decision::default(),
+        None => bare_cordon(view, node, &on, now),
         Some(_) if node.paused => Decision {
             notes: vec![blocked("open", "paused")],
             ..Decision::default()
@@ -32,6 +32,43 @@ pub(super) fn decide(view: &View<'_>, node: &NodeFacts, now: Timestamp) -> Decis
     };
     decision.notes.splice(0..0, found.notes);
     decision
+}
+
+/// A cordon of ours whose annotations somebody took off when its incident was over: the API
+/// server knows who made it. After a loss of the store nobody knows what it was for, and it stays
+/// until a fault or a person takes it over.
+fn bare_cordon(view: &View<'_>, node: &NodeFacts, on: &OnNode, now: Timestamp) -> Decision {
+    if on.mark != MarkRead::Absent || !on_node::has_own_cordon(node) {
+        return Decision::default();
+    }
+    match view.mark_origin {
+        MarkOrigin::Closed => clean_up(view, node, on, StrayMarks::CordonAlone, now),
+        MarkOrigin::Unknown => Decision {
+            notes: vec![blocked("clean_up", "incident_unknown")],
+            ..Decision::default()
+        },
+    }
+}
+
+/// Marks beside an incident that has put none on, or not yet: of one that is over (a write that
+/// arrived late), or of none. Nothing if there are none.
+pub(super) fn beside_waiting(
+    view: &View<'_>,
+    node: &NodeFacts,
+    on: &OnNode,
+    now: Timestamp,
+) -> Decision {
+    let why = match (&on.mark, view.mark_origin) {
+        (MarkRead::Absent, _) if on_node::has_own_cordon(node) => StrayMarks::CordonAlone,
+        // It is not known whose they are; they are looked at when this incident is over.
+        (MarkRead::Absent, _) | (MarkRead::Ours(_), MarkOrigin::Unknown) => {
+            return Decision::default();
+        }
+        (MarkRead::Unreadable, _) => StrayMarks::Unreadable,
+        (MarkRead::OtherUid, _) => StrayMarks::OtherUid,
+        (MarkRead::Ours(_), MarkOrigin::Closed) => StrayMarks::IncidentClosed,
+    };
+    clean_up(view, node, on, why, now)
 }
 
 /// Marks of ours that belong to no open incident.
@@ -49,6 +86,16 @@ fn stray(view: &View<'_>, node: &NodeFacts, on: &OnNode, now: Timestamp) -> Opti
             });
         }
     };
+    Some(clean_up(view, node, on, why, now))
+}
+
+fn clean_up(
+    view: &View<'_>,
+    node: &NodeFacts,
+    on: &OnNode,
+    why: StrayMarks,
+    now: Timestamp,
+) -> Decision {
     let mut notes = vec![Note::StrayMarks(why)];
     let mut write = None;
     match (view.policy.mode, view.feedback) {
@@ -66,11 +113,11 @@ fn stray(view: &View<'_>, node: &NodeFacts, on: &OnNode, now: Timestamp) -> Opti
             ));
         }
     }
-    Some(Decision {
+    Decision {
         write,
         notes,
         ..Decision::default()
-    })
+    }
 }
 
 fn person(
@@ -191,6 +238,9 @@ pub(super) fn applying(
     reason: Reason,
     now: Timestamp,
 ) -> Decision {
+    if next.marks_observed {
+        next.marks_before.get_or_insert_with(|| next.marks.clone());
+    }
     next.marks = marks::plan(view, node, on, &next);
     next.quarantine = QuarantineStatus::Applying;
     next.since = now;
@@ -235,6 +285,7 @@ pub(super) fn blank_for(
         marks: Marks::default(),
         pool: node.pool.clone(),
         marks_observed: false,
+        marks_before: None,
         needs_operator: None,
         held_by: None,
     }

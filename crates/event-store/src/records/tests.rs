@@ -61,6 +61,10 @@ fn sample(quarantine: QuarantineStatus) -> Incident {
         },
         pool: "gpu".into(),
         marks_observed: true,
+        marks_before: Some(Marks {
+            taints: [taint("b")].into(),
+            ..Marks::default()
+        }),
         needs_operator: Some("agent not settled".into()),
         held_by: Some("ada".into()),
     }
@@ -97,7 +101,10 @@ fn holds_survive_with_every_subject() {
             Subject::Pool("a/b".into()),
             Subject::Cluster,
         ]
-        .map(fault_id)
+        .map(|subject| HeldFault {
+            id: fault_id(subject),
+            opened_seq: 7,
+        })
         .to_vec(),
     }];
     assert_eq!(decode_holds(&holds(&sent).unwrap()).unwrap(), sent);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use decide::quarantine::{Annotation, Label, NodeFacts, NodeWrite, TaintRead};
+use decide::quarantine::{Annotation, CordonOwner, Label, NodeFacts, NodeWrite, TaintRead};
 use health_event::HealthEvent;
 use health_event::incident::Taint;
 use k8s_api::IncidentMark;
@@ -16,6 +16,8 @@ pub struct Node {
     pub facts: NodeFacts,
     /// Content of annotation `quarantineHealthEvent`.
     pub events: Vec<HealthEvent>,
+    /// Whether the API server tells who made a cordon.
+    pub tells_owner: bool,
 }
 
 /// Whether others cordoned a node.
@@ -26,9 +28,9 @@ pub enum Cordon {
     No,
     /// Somebody did, and it is to be kept.
     Yes,
-    /// Somebody uncordoned a node that says that the cordon is ours, and somebody cordoned it
-    /// again, or took our annotations away while the node came back: the object does not tell
-    /// whose cordon it is.
+    /// Where the API server does not tell who made a cordon: somebody uncordoned a node that says
+    /// that the cordon is ours, and somebody cordoned it again, or took our annotations away while
+    /// the node came back.
     Unclear,
 }
 
@@ -39,6 +41,9 @@ pub struct Others {
     pub cordon: Cordon,
     /// Their taints.
     pub taints: BTreeSet<Taint>,
+    /// Somebody took our annotations off before the controller had seen them, or while it left:
+    /// taints and annotations that are left may be anybody's.
+    pub unclear: bool,
 }
 
 /// Why the API server did not take a write.
@@ -66,6 +71,10 @@ pub(super) const LABELS: [Label; 4] = [
     Label::CordonTimestamp,
     Label::State,
 ];
+
+fn owner(is_told: bool, owner: CordonOwner) -> CordonOwner {
+    if is_told { owner } else { CordonOwner::Unknown }
+}
 
 impl Node {
     /// Whether it is cordoned.
@@ -109,6 +118,12 @@ impl Node {
             || LABELS.iter().any(|key| self.facts.labels.contains_key(key))
     }
 
+    /// Somebody else cordons or uncordons it.
+    pub fn set_cordon(&mut self, cordoned: bool) {
+        self.facts.unschedulable = cordoned.then_some(true);
+        self.facts.cordon_owner = owner(cordoned && self.tells_owner, CordonOwner::Others);
+    }
+
     /// Adds a taint.
     pub fn taint(&mut self, taint: &Taint) {
         let read = TaintRead {
@@ -139,6 +154,7 @@ impl Node {
         let facts = &mut next.facts;
         if let Some(unschedulable) = write.unschedulable {
             facts.unschedulable = unschedulable.then_some(true);
+            facts.cordon_owner = owner(unschedulable && self.tells_owner, CordonOwner::Us);
         }
         if let Some(taints) = &write.taints {
             let keys: BTreeSet<_> = taints
@@ -213,6 +229,8 @@ impl Node {
             Cordon::Yes => self.is_cordoned(),
             Cordon::Unclear => true,
         };
-        cordon && self.taints() == others.taints && !self.carries_ours()
+        let (taints, more) = (self.taints(), self.carries_ours());
+        let exactly = taints == others.taints && !more;
+        cordon && (exactly || (others.unclear && taints.is_superset(&others.taints)))
     }
 }

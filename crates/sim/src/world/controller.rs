@@ -232,19 +232,18 @@ pub(super) fn arrive(world: &mut World, node: usize) -> bool {
                 world.fail(Some(Broken::RefusedWithoutCause));
             }
             // The shell reads the node again.
-            let site = &mut world.sites[node];
-            site.cache.clone_from(&site.node);
-            site.accepted = false;
+            world.sites[node].see();
         }
     }
     true
 }
 
 /// A write that nobody waits for arrives after all.
-pub(super) fn arrive_late(world: &mut World, node: usize) -> bool {
-    let Some(write) = world.sites[node].late.take() else {
+pub(super) fn arrive_late(world: &mut World, node: usize, which: usize) -> bool {
+    if which >= world.sites[node].late.len() {
         return false;
-    };
+    }
+    let write = world.sites[node].late.remove(which);
     // Refused or not: nobody hears of it.
     let _ = land(world, node, &write, true);
     true
@@ -269,9 +268,8 @@ fn land(world: &mut World, node: usize, write: &NodeWrite, late: bool) -> Result
 pub(super) fn restart(world: &mut World) -> bool {
     for site in &mut world.sites {
         site.give_up_waiting();
-        site.accepted = false;
         site.request = None;
-        site.cache.clone_from(&site.node);
+        site.see();
     }
     let mut breaker = BreakerState::default();
     for (name, pool) in &world.breaker.pools {
@@ -378,7 +376,10 @@ impl Site {
             .as_ref()
             .and_then(|c| c.facts.annotations.get(&Annotation::Incident));
         let mark = text.and_then(|text| IncidentMark::parse(text).ok());
-        if mark.is_some_and(|mark| self.closed.contains(&mark.incident)) {
+        let bare = text.is_none() && self.incident.is_none();
+        let last = || bare.then(|| self.closed.last().cloned()).flatten();
+        let named = mark.map(|mark| mark.incident).or_else(last);
+        if named.is_some_and(|id| self.closed.contains(&id)) {
             MarkOrigin::Closed
         } else {
             MarkOrigin::Unknown
@@ -412,8 +413,10 @@ impl Site {
             // Whoever took our annotations off while we left has the rest.
             if let Some(node) = self.node.clone() {
                 self.others.change(|others| {
-                    others.cordon = Cordon::Unclear;
-                    others.taints = node.taints();
+                    if !node.tells_owner {
+                        others.cordon = Cordon::Unclear;
+                    }
+                    others.unclear = true;
                 });
             }
         }

@@ -1,7 +1,8 @@
 //! Which steps are possible.
 
-use super::cluster::{Cordon, Node};
+use super::cluster::{Cordon, Node, OURS};
 use super::setup::boot_id;
+use super::step::MOST_LATE;
 use super::{Setup, Site, Step, Voice, What, World};
 
 impl World {
@@ -16,9 +17,8 @@ impl World {
             } else {
                 self.sites.len()
             };
-            let faults = if what.is_of_fault() { setup.faults } else { 1 };
             for node in 0..nodes {
-                for fault in 0..faults {
+                for fault in 0..what.ways(setup) {
                     let step = Step { what, node, fault };
                     if self.is_possible(step) {
                         steps.push(step);
@@ -50,8 +50,8 @@ impl World {
                     && (site.cache.is_some() || (site.node.is_none() && site.incident.is_some()))
             }
             What::Arrive => site.in_flight.is_some(),
-            What::TimeOut => site.in_flight.is_some() && site.late.is_none(),
-            What::ArriveLate => site.late.is_some(),
+            What::TimeOut => site.in_flight.is_some() && site.late.len() < MOST_LATE,
+            What::ArriveLate => step.fault < site.late.len(),
             What::Report => site.has_to_report(self),
             What::Settle => site.agent == Voice::Starting && site.known.started_at.is_some(),
             What::Break => site.node.is_some() && !site.truth[step.fault],
@@ -63,6 +63,7 @@ impl World {
             What::Delete => site.node.is_some(),
             What::Register => site.node.is_none(),
             What::RegisterOther => site.node.is_none() && site.machine == 0,
+            What::RegisterCopy => site.node.is_none() && site.copy.is_some(),
             What::ShowBoot
             | What::Uncordon
             | What::Untaint
@@ -71,13 +72,14 @@ impl World {
             | What::ForeignUntaint
             | What::SameTaint
             | What::Strip
+            | What::StripOne
             | What::OptOut
             | What::Pause
             | What::Cooperate
             | What::CooperatorUncordon => site
                 .node
                 .as_ref()
-                .is_some_and(|node| site.is_possible(step.what, node)),
+                .is_some_and(|node| site.is_possible(step, node)),
         }
     }
 }
@@ -119,14 +121,14 @@ impl Site {
         clippy::wildcard_enum_match_arm,
         reason = "all other kinds only need the object"
     )]
-    fn is_possible(&self, what: What, node: &Node) -> bool {
+    fn is_possible(&self, step: Step, node: &Node) -> bool {
         let ours = || {
             self.incident.as_ref().is_some_and(|incident| {
                 use health_event::incident::QuarantineStatus as Status;
                 incident.quarantine == Status::Quarantined && incident.marks_observed
             })
         };
-        match what {
+        match step.what {
             What::Uncordon => node.is_cordoned(),
             What::Cordon => !node.is_cordoned(),
             What::CooperatorUncordon => {
@@ -147,6 +149,8 @@ impl Site {
             What::SameTaint => {
                 node.mark().is_none() && !node.taints().iter().any(|t| t.key == "example.com/ours")
             }
+            What::StripOne => node.facts.annotations.contains_key(&OURS[step.fault]),
+            What::Strip if node.tells_owner => node.mark().is_some(),
             // Annotations that the controller has never seen there leave it no way to know that the
             // cordon is its own.
             What::Strip => ours() && node.mark().is_some() && self.others.cordon != Cordon::Unclear,

@@ -10,6 +10,7 @@ mod cluster;
 mod controller;
 mod enabled;
 mod kept;
+mod object;
 mod promises;
 mod rest;
 mod said;
@@ -90,10 +91,12 @@ pub struct Site {
     pub uids: u8,
     /// What the object would be without us.
     pub others: Kept<Others>,
+    /// The object when it was deleted, for who brings it back from a copy.
+    pub copy: Option<(Kept<Node>, Kept<Others>)>,
     /// The write that the controller waits for.
     pub in_flight: Option<Kept<NodeWrite>>,
-    /// A write that the controller no longer waits for, and that may still arrive.
-    pub late: Option<Kept<NodeWrite>>,
+    /// Writes that the controller no longer waits for, and that may still arrive, in any order.
+    pub late: Vec<Kept<NodeWrite>>,
     /// The API server took the last write, and the watch has not shown it.
     pub accepted: bool,
     /// Store: the open incident.
@@ -173,6 +176,7 @@ impl Site {
         let object = Kept::new(Node {
             facts: setup::registered(setup, node, 0, 0, 0),
             events: Vec::new(),
+            tells_owner: setup.tells_owner,
         });
         let boot = setup::boot_id(0, 0);
         let agent = AgentFacts {
@@ -190,8 +194,9 @@ impl Site {
             cache: Some(object),
             uids: 0,
             others: Kept::default(),
+            copy: None,
             in_flight: None,
-            late: None,
+            late: Vec::new(),
             accepted: false,
             incident: None,
             closed: Kept::default(),

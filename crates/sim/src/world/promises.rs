@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use decide::quarantine::{Decision, Mode, NodeWrite, Policy, Reason, WriteKind};
-use health_event::FaultId;
+use decide::quarantine::{Decision, FaultFacts, Mode, NodeWrite, Policy, Reason, WriteKind};
+use health_event::BootId;
 use health_event::incident::{CloseReason, Incident, IncidentFault, QuarantineStatus};
 
 use super::setup::boot_id;
@@ -119,7 +119,16 @@ fn of_release(site: &Site, decision: &Decision, after: &Incident) -> Option<Brok
     if !recovers {
         return None;
     }
-    let open = |id: &FaultId| site.open.0.iter().any(|fault| fault.id == *id);
+    // Another opening counts once it joins: not where it is of another machine or an earlier boot.
+    let open = |fault: &IncidentFault| {
+        let same = |fact: &&FaultFacts| fact.id == fault.id;
+        let fact = site.open.0.iter().find(same);
+        fact.is_some_and(|fact| {
+            fault.seq == 0
+                || fact.seq == fault.seq
+                || site.cache_is_of(&fact.machine_id, &fact.boot)
+        })
+    };
     // What opens again on a node that has opted out no longer counts (faults-incidents 3, rule 8).
     let opted_out = site
         .cache
@@ -127,7 +136,7 @@ fn of_release(site: &Site, decision: &Decision, after: &Incident) -> Option<Brok
         .is_some_and(|cache| cache.facts.opted_out);
     let counts = |fault: &IncidentFault| !opted_out || fault.closed_at.is_none();
     let mut own = after.faults.iter().filter(|fault| counts(fault));
-    if after.held_by.is_some() || own.any(|fault| open(&fault.id)) {
+    if after.held_by.is_some() || own.any(open) {
         return Some(Broken::ReleasedWithOpenFault);
     }
     let was_out = site
@@ -144,6 +153,22 @@ fn of_release(site: &Site, decision: &Decision, after: &Incident) -> Option<Brok
     let settled = settled_for == Some(&cache.facts.boot) || settled_for == Some(&present);
     let through_agent = after.faults.iter().any(|fault| fault.through_agent);
     (through_agent && changed && !settled).then_some(Broken::ReleasedUnsettled)
+}
+
+impl Site {
+    /// Whether the controller sees this machine in this boot, or one after it of which it has not
+    /// heard.
+    fn cache_is_of(&self, machine: &str, boot: &BootId) -> bool {
+        let seen = self
+            .cache
+            .as_ref()
+            .is_some_and(|c| c.facts.machine_id == machine);
+        let mut boots = (*self.boots[self.machine_seen()]).clone();
+        if let Some(cache) = &self.cache {
+            boots.observe(&cache.facts.boot);
+        }
+        seen && !boots.is_past(boot)
+    }
 }
 
 fn is_releasing(incident: &Incident) -> bool {

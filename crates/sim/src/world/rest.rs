@@ -66,9 +66,10 @@ fn should_act(setup: &Setup, site: &Site, node: &Node, index: usize, fault: usiz
     let Some(fact) = site.open.0.iter().find(|fact| fact.id == *id) else {
         return false;
     };
-    let held = site.holds[site.machine]
-        .iter()
-        .any(|hold| hold.faults.contains(id));
+    let held = site.holds[site.machine].iter().any(|hold| {
+        let mut faults = hold.faults.iter();
+        faults.any(|held| held.id == *id && held.opened_seq == fact.seq)
+    });
     !held
         && fact.machine_id == node.facts.machine_id
         && !site.boots[site.machine].is_past(&fact.boot)

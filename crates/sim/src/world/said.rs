@@ -17,6 +17,8 @@ pub struct Said {
     /// Number of the agent's newest statement; it lives in the agent's spool and survives the
     /// store.
     pub number: u64,
+    /// How often the fault opened: stands for the position of the event that opened it.
+    pub openings: u64,
     /// When the fault opened.
     pub first_at: Timestamp,
     /// When it was last said.
@@ -74,6 +76,7 @@ impl Said {
             .apply(&statement(event, order, now), &Boots::default(), now);
         if self.is_open() {
             if !was_open {
+                self.openings += 1;
                 self.first_at = now;
             }
             self.last_at = now;
@@ -88,7 +91,7 @@ impl Said {
             event: event.clone(),
             boot: self.order().map(|order| order.boot).unwrap_or_default(),
             machine_id: machine.clone(),
-            seq: template.seq + 2 * self.number,
+            seq: template.seq + 2 * self.openings,
             first_at: self.first_at,
             last_at: self.last_at,
             ..template.clone()

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use decide::breaker;
 use decide::quarantine::{
-    Cooperator, CooperatorPolicy, FaultFacts, Mode, NodeFacts, Policy, Request, RequestKind,
+    Cooperator, CooperatorPolicy, CordonOwner, FaultFacts, Mode, NodeFacts, Policy, Request,
+    RequestKind,
 };
 use decide::rules::{NodeValue, RuleConfig, RuleSetConfig, RuleSets};
 use health_event::incident::Taint;
@@ -41,6 +42,8 @@ pub struct Setup {
     pub rules: RuleSets,
     /// Whether the node object has neither annotations nor labels at first.
     pub bare: bool,
+    /// Whether the API server tells who made a cordon.
+    pub tells_owner: bool,
     /// Whether a reboot ends the faults of the machine.
     pub reboot_heals: bool,
     templates: Vec<Vec<FaultFacts>>,
@@ -68,6 +71,7 @@ impl Setup {
             templates: (0..nodes).map(template).collect(),
             rules,
             bare: false,
+            tells_owner: true,
             reboot_heals: true,
         }
     }
@@ -89,6 +93,13 @@ impl Setup {
     #[must_use]
     pub fn with_bare_nodes(mut self) -> Self {
         self.bare = true;
+        self
+    }
+
+    /// An API server that does not tell who made a cordon.
+    #[must_use]
+    pub fn without_owners(mut self) -> Self {
+        self.tells_owner = false;
         self
     }
 
@@ -167,6 +178,7 @@ pub(super) fn registered(
         boot: boot_id(machine, boot),
         ready: true,
         unschedulable: None,
+        cordon_owner: CordonOwner::Unknown,
         taints: None,
         annotations_absent: setup.bare,
         labels_absent: setup.bare,

@@ -5,8 +5,8 @@ use std::fmt;
 use decide::quarantine::{AgentFacts, RequestKind};
 use jiff::SignedDuration;
 
-use super::cluster::{Cordon, LABELS, Node, OURS, Others};
-use super::setup::{COOPERATOR, boot_id, machine_id, registered, request};
+use super::cluster::OURS;
+use super::setup::{boot_id, machine_id, request};
 use super::{Kept, Setup, Site, Voice, World, controller};
 
 /// Kinds of steps. The first seven are not bounded: each is possible only while something is to be
@@ -33,6 +33,7 @@ pub enum What {
     ForeignUntaint,
     SameTaint,
     Strip,
+    StripOne,
     OptOut,
     Pause,
     Cooperate,
@@ -44,6 +45,7 @@ pub enum What {
     Delete,
     Register,
     RegisterOther,
+    RegisterCopy,
     Tick,
     Reset,
     TimeOut,
@@ -57,7 +59,7 @@ impl What {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All kinds.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 38] = [
         Self::Watch,
         Self::Decide,
         Self::Arrive,
@@ -77,6 +79,7 @@ impl What {
         Self::ForeignUntaint,
         Self::SameTaint,
         Self::Strip,
+        Self::StripOne,
         Self::OptOut,
         Self::Pause,
         Self::Cooperate,
@@ -88,6 +91,7 @@ impl What {
         Self::Delete,
         Self::Register,
         Self::RegisterOther,
+        Self::RegisterCopy,
         Self::Tick,
         Self::Reset,
         Self::TimeOut,
@@ -113,9 +117,17 @@ impl What {
         )
     }
 
-    /// Whether it is about one fault.
-    pub(super) fn is_of_fault(self) -> bool {
-        matches!(self, Self::Break | Self::Heal | Self::Repeat)
+    /// In how many ways it may happen to one node: of which fault, which annotation, which write.
+    pub(super) fn ways(self, setup: &Setup) -> usize {
+        if matches!(self, Self::Break | Self::Heal | Self::Repeat) {
+            setup.faults
+        } else if self == Self::StripOne {
+            OURS.len()
+        } else if self == Self::ArriveLate {
+            MOST_LATE
+        } else {
+            1
+        }
     }
 
     pub(super) fn request(self) -> Option<RequestKind> {
@@ -137,9 +149,12 @@ pub struct Step {
     pub what: What,
     /// To which node.
     pub node: usize,
-    /// Of which fault.
+    /// Of which fault; or which of the late writes, which of our annotations.
     pub fault: usize,
 }
+
+/// Writes of one node that are late at one time.
+pub(super) const MOST_LATE: usize = 2;
 
 impl fmt::Debug for Step {
     /// `Break 0 1`: what, to which node, of which fault.
@@ -159,13 +174,11 @@ impl Step {
         let changed = match self.what {
             What::Decide => controller::decide(setup, &mut next, self.node),
             What::Watch => {
-                let site = &mut next.sites[self.node];
-                site.cache.clone_from(&site.node);
-                site.accepted = false;
+                next.sites[self.node].see();
                 true
             }
             What::Arrive => controller::arrive(&mut next, self.node),
-            What::ArriveLate => controller::arrive_late(&mut next, self.node),
+            What::ArriveLate => controller::arrive_late(&mut next, self.node, self.fault),
             What::TimeOut => next.sites[self.node].give_up_waiting(),
             What::Crash => controller::restart(&mut next),
             What::LoseStore => controller::lose_store(&mut next),
@@ -205,13 +218,15 @@ impl Step {
             | What::ForeignUntaint
             | What::SameTaint
             | What::Strip
+            | What::StripOne
             | What::OptOut
             | What::Pause
             | What::Cooperate
             | What::CooperatorUncordon
             | What::Delete
             | What::Register
-            | What::RegisterOther => {
+            | What::RegisterOther
+            | What::RegisterCopy => {
                 self.object(setup, &mut next);
                 true
             }
@@ -262,108 +277,6 @@ impl Step {
         }
         site.look_again(setup, self.node);
     }
-
-    /// The node object, by anyone but us.
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "the caller hands on only the kinds named here"
-    )]
-    fn object(self, setup: &Setup, world: &mut World) {
-        let clock = world.clock;
-        let site = &mut world.sites[self.node];
-        match self.what {
-            What::Delete => {
-                site.node = None;
-                site.others = Kept::default();
-                site.refused = [None; 2];
-                site.stripped = false;
-            }
-            What::Register | What::RegisterOther => {
-                if self.what == What::RegisterOther {
-                    site.machine = 1;
-                    site.boot = 0;
-                    site.truth = [false; 2];
-                    site.agent = Voice::New;
-                }
-                site.uids += 1;
-                site.refused = [None; 2];
-                let facts = registered(setup, self.node, site.uids, site.machine, site.boot);
-                site.node = Some(Kept::new(Node {
-                    facts,
-                    events: Vec::new(),
-                }));
-            }
-            What::Uncordon => {
-                site.note_refusal(setup, clock);
-                site.change_others(|others, _| others.cordon = Cordon::No);
-                site.change_node(|node| node.facts.unschedulable = None);
-            }
-            What::CooperatorUncordon => {
-                site.change_others(|others, _| others.cordon = Cordon::No);
-                site.change_node(|node| node.facts.unschedulable = None);
-            }
-            What::Cordon => {
-                // It hides that a person has just uncordoned the node.
-                site.refused = [None; 2];
-                site.change_others(|others, node| {
-                    let ours = node.says_cordon_is_ours();
-                    others.cordon = if ours { Cordon::Unclear } else { Cordon::Yes };
-                });
-                site.change_node(|node| node.facts.unschedulable = Some(true));
-            }
-            What::ForeignTaint | What::SameTaint => {
-                let foreign = self.what == What::ForeignTaint;
-                let taint = if foreign {
-                    setup.foreign_taint()
-                } else {
-                    setup.taint()
-                };
-                site.change_others(|others, _| {
-                    others.taints.insert(taint.clone());
-                });
-                site.change_node(|node| node.taint(&taint));
-            }
-            What::ForeignUntaint | What::Untaint => {
-                let foreign = self.what == What::ForeignUntaint;
-                let taint = if foreign {
-                    setup.foreign_taint()
-                } else {
-                    setup.taint()
-                };
-                site.change_others(|others, _| {
-                    others.taints.remove(&taint);
-                });
-                site.change_node(|node| node.untaint(&taint));
-            }
-            What::Strip => {
-                site.stripped = true;
-                // With our mark gone its tests would pass again, long after we left.
-                site.late = None;
-                site.change_node(|node| {
-                    for key in OURS {
-                        node.facts.annotations.remove(&key);
-                    }
-                    for key in LABELS {
-                        node.facts.labels.remove(&key);
-                    }
-                    node.events.clear();
-                });
-            }
-            What::OptOut => site.change_node(|node| node.facts.opted_out = !node.facts.opted_out),
-            What::Pause => site.change_node(|node| node.facts.paused = !node.facts.paused),
-            What::Cooperate => site.change_node(|node| {
-                let values = &mut node.facts.cooperator_values;
-                if values.remove(COOPERATOR).is_none() {
-                    values.insert(COOPERATOR.to_owned(), "working".to_owned());
-                }
-            }),
-            What::ShowBoot => {
-                let boot = boot_id(site.machine, site.boot);
-                site.change_node(|node| node.facts.boot = boot);
-            }
-            _ => unreachable!("no step of a node object: {self:?}"),
-        }
-    }
 }
 
 impl World {
@@ -377,56 +290,12 @@ impl World {
 }
 
 impl Site {
-    fn change_node(&mut self, change: impl FnOnce(&mut Node)) {
-        if let Some(node) = &mut self.node {
-            node.change(change);
-        }
-    }
-
-    fn change_others(&mut self, change: impl FnOnce(&mut Others, &Node)) {
-        if let Some(node) = &self.node {
-            let node = node.clone();
-            self.others.change(|others| change(others, &node));
-        }
-    }
-
-    /// A person uncordons the node while the incident is on it: what is open now must not take it
-    /// out again. A node that is on its way back is only brought back sooner.
-    fn note_refusal(&mut self, setup: &Setup, clock: u8) {
-        let marked = self.node.as_ref().and_then(|node| node.mark());
-        let ours = self
-            .node
-            .as_ref()
-            .is_some_and(|node| node.says_cordon_is_ours());
-        let stays = self.incident.as_ref().is_some_and(|incident| {
-            use health_event::incident::QuarantineStatus as Status;
-            let here = marked.is_some_and(|mark| mark.incident == incident.id);
-            here && match incident.quarantine {
-                Status::Applying | Status::Quarantined => true,
-                Status::Withheld(_)
-                | Status::Observed
-                | Status::Releasing(_)
-                | Status::Closed(_) => false,
-            }
-        });
-        let cooperating = self
-            .node
-            .as_ref()
-            .is_some_and(|n| !n.facts.cooperator_values.is_empty());
-        if !stays || !ours || cooperating || setup.policy.manual_uncordon_hold.is_zero() {
-            return;
-        }
-        for fault in 0..2 {
-            if self.is_open(fault) {
-                self.refused[fault] = Some(clock + 1);
-            }
-        }
-    }
-
     /// The controller no longer waits for its write.
     pub(super) fn give_up_waiting(&mut self) -> bool {
         let write = self.in_flight.take();
-        self.late = self.late.take().or(write);
+        if self.late.len() < MOST_LATE {
+            self.late.extend(write);
+        }
         true
     }
 

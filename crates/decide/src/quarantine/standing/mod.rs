@@ -11,9 +11,9 @@ use super::facts::{
     Annotation, CooperatorPolicy, Mode, NodeFacts, Request, RequestKind, View, WriteFeedback,
 };
 use super::joining::{blocked, candidates, hold_open_faults, refresh};
-use super::marks::{self, MarkRead, OnNode};
+use super::on_node::{self, OnNode};
 use super::opening::applying;
-use super::{later, moved, observed_only, wake};
+use super::{later, marks, moved, observed_only, wake};
 
 /// Text of [`Incident::needs_operator`] where the agent does not settle.
 const NOT_SETTLED: &str = "agent not settled";
@@ -94,8 +94,14 @@ impl Look<'_> {
     }
 
     fn close(&self, next: &Incident, why: CloseReason, reason: Reason) -> Decision {
+        let was_out = self.incident.quarantine.is_out();
+        let left = was_out && on_node::may_be_left(self.node, self.incident);
         Decision {
             give_back: true,
+            notes: left
+                .then(|| blocked("release", "owner_unknown"))
+                .into_iter()
+                .collect(),
             ..self.move_to(next, QuarantineStatus::Closed(why), reason)
         }
     }
@@ -113,7 +119,7 @@ impl Look<'_> {
             CloseReason::CancelledByPerson => (WriteKind::StepBack, &[]),
         };
         let mut records = records.to_vec();
-        let (_, untainted) = marks::tampering(self.node, &self.on, self.incident);
+        let (_, untainted) = on_node::tampering(self.node, &self.on, self.incident);
         if why == CloseReason::ManualUncordon && untainted {
             records.push(Annotation::UntaintedManually);
         }
@@ -188,6 +194,7 @@ impl Look<'_> {
     fn seen(&self) -> Decision {
         let mut seen = self.incident.clone();
         seen.marks_observed = true;
+        seen.marks_before = None;
         let to = QuarantineStatus::Quarantined;
         let mut decision = moved(&seen, to, Reason::WriteSeen, self.now);
         decision.count_out = !self.incident.quarantine.is_out();
@@ -198,9 +205,8 @@ impl Look<'_> {
 
     /// Takes off what an earlier write may have put on, or closes if nothing is there.
     fn undo(&self, next: &Incident, why: CloseReason, reason: Reason) -> Decision {
-        // Marks that were seen are there even if somebody took our annotations off.
-        let unnamed = self.on.mark == MarkRead::Absent && !self.on.marks_nothing();
-        if self.on.carries(self.incident).is_none() && !unnamed {
+        // Marks that are known to be ours are there even if somebody took our annotations off.
+        if self.on.carries(self.incident).is_none() && self.on.marks_nothing() {
             return self.close(next, why, reason);
         }
         let blocker = match self.view.policy.mode {
@@ -247,7 +253,7 @@ impl Look<'_> {
 
     /// A person, or a cooperating controller, undid our marks.
     fn stepped_in(&self, next: &Incident) -> Option<Decision> {
-        let (uncordoned, untainted) = marks::tampering(self.node, &self.on, self.incident);
+        let (uncordoned, untainted) = on_node::tampering(self.node, &self.on, self.incident);
         if !uncordoned && !untainted {
             return None;
         }
@@ -407,10 +413,10 @@ impl Look<'_> {
     /// The marks follow the open faults.
     fn follow(&self, next: Incident, changed: bool) -> Decision {
         let wanted = marks::plan(self.view, self.node, &self.on, &next);
-        let marked = matches!(self.on.mark, MarkRead::Ours(_));
-        let as_wanted = marks::carries_all(self.node, &self.on, &wanted);
+        let marked = self.on.carries(self.incident).is_some();
+        let as_wanted = on_node::carries_all(self.node, self.incident, &wanted);
         let operator = next.needs_operator != self.incident.needs_operator;
-        if as_wanted && marked && !changed {
+        if as_wanted && !changed {
             return self.kept(next, operator);
         }
         if self.cannot_write().is_some() || observed_only(self.view, self.node).is_some() {
@@ -432,8 +438,10 @@ impl Look<'_> {
     // Releasing: the outcome of our write is unknown.
 
     fn releasing(&self, why: CloseReason) -> Decision {
-        let read = OnNode::read(self.node);
-        if read.carries(self.incident).is_none() {
+        // Somebody may have taken our annotations off before our write arrived: a cordon that is
+        // ours alone proves that it did not.
+        let gone = self.on.carries(self.incident).is_none();
+        if gone && !on_node::has_own_cordon(self.node) {
             let reason = match why {
                 CloseReason::Recovered
                 | CloseReason::NodeDeleted

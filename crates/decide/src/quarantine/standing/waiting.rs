@@ -8,7 +8,7 @@ use crate::breaker::Permit;
 use crate::quarantine::decision::{Decision, Reason};
 use crate::quarantine::facts::{Mode, Request, RequestKind};
 use crate::quarantine::joining::{blocked, candidates};
-use crate::quarantine::opening::ask;
+use crate::quarantine::opening::{self, ask};
 use crate::quarantine::{observed_only, wake};
 
 impl Look<'_> {
@@ -26,6 +26,12 @@ impl Look<'_> {
         } else {
             self.start(&mut next, changed, withheld)
         };
+        let idle = decision.incident.is_none() && decision.write.is_none();
+        if idle && decision.ask.is_none() {
+            let stray = opening::beside_waiting(self.view, self.node, &self.on, self.now);
+            decision.write = stray.write;
+            decision.notes.extend(stray.notes);
+        }
         decision.notes.splice(0..0, notes);
         decision
     }

@@ -12,8 +12,8 @@ use super::world::{
 };
 use crate::breaker::Cause;
 use crate::quarantine::{
-    ADOPTED, Annotation, Cooperator, CooperatorPolicy, Mode, NodeFacts, Note, RequestKind,
-    StrayMarks, adopt, hold_after_store_loss,
+    ADOPTED, Annotation, Cooperator, CooperatorPolicy, CordonOwner, Mode, NodeFacts, Note,
+    RequestKind, StrayMarks, adopt, hold_after_store_loss,
 };
 use crate::rules::{NodeValue, RuleSets};
 
@@ -503,6 +503,7 @@ fn marks_that_contradict_each_other_are_removed_with_a_note() {
     let mut nothing = node.clone();
     nothing.annotations.remove(&Annotation::IsCordoned);
     nothing.annotations.remove(&Annotation::AppliedTaints);
+    nothing.cordon_owner = CordonOwner::Unknown;
     assert!(mark(&node).is_ok());
     for (stray, why) in [
         (unreadable, StrayMarks::Unreadable),

@@ -12,9 +12,9 @@ use k8s_api::IncidentMark;
 
 use crate::breaker::{Ask, BreakerState, Cause, Config};
 use crate::quarantine::{
-    AgentFacts, Annotation, CooperatorPolicy, Decision, FaultFacts, MarkOrigin, Mode, NodeFacts,
-    NodeWrite, Note, Policy, Request, RequestKind, TaintRead, Transition, View, WriteFeedback,
-    decide,
+    AgentFacts, Annotation, CooperatorPolicy, CordonOwner, Decision, FaultFacts, MarkOrigin, Mode,
+    NodeFacts, NodeWrite, Note, Policy, Request, RequestKind, TaintRead, Transition, View,
+    WriteFeedback, decide,
 };
 use crate::rules::{NodeValue, RuleConfig, RuleSetConfig, RuleSets};
 
@@ -113,6 +113,7 @@ pub(super) fn clean_node() -> NodeFacts {
         boot: BootId::new("boot-1"),
         ready: true,
         unschedulable: None,
+        cordon_owner: CordonOwner::Unknown,
         taints: None,
         annotations_absent: true,
         labels_absent: false,
@@ -262,12 +263,13 @@ impl World {
             if self.last.contains_key(&id) && !named {
                 continue;
             }
-            let first_at = self.last.get(&id).map_or(self.now, |f| f.first_at);
+            let known = self.last.get(&id);
+            let (first_at, seq) = known.map_or((self.now, self.seq), |f| (f.first_at, f.seq));
             let facts = FaultFacts {
                 id: id.clone(),
                 device,
                 event: event.clone(),
-                seq: self.seq,
+                seq,
                 through_agent: self.through_agent,
                 machine_id: self.machine_id.clone(),
                 boot: self.boot.clone(),
@@ -477,11 +479,11 @@ impl World {
     }
 
     pub(super) fn uncordon_by_hand(&mut self) {
-        set_unschedulable(self.node_mut(), false);
+        set_unschedulable(self.node_mut(), false, CordonOwner::Others);
     }
 
     pub(super) fn cordon_by_hand(&mut self) {
-        set_unschedulable(self.node_mut(), true);
+        set_unschedulable(self.node_mut(), true, CordonOwner::Others);
     }
 
     pub(super) fn untaint_by_hand(&mut self, taint: &Taint) {
@@ -516,8 +518,11 @@ pub(super) fn policy() -> Policy {
 }
 
 /// The node controller's own taint, which follows the cordon.
-fn set_unschedulable(node: &mut NodeFacts, cordoned: bool) {
+fn set_unschedulable(node: &mut NodeFacts, cordoned: bool, by: CordonOwner) {
     let own = taint("node.kubernetes.io/unschedulable", "", "NoSchedule");
+    if cordoned && node.unschedulable != Some(true) {
+        node.cordon_owner = by;
+    }
     node.unschedulable = cordoned.then_some(true);
     let taints = node.taints.get_or_insert_default();
     taints.retain(|t| t.taint != own);
@@ -579,7 +584,7 @@ fn accept(node: &mut NodeFacts, write: &NodeWrite) -> bool {
         node.taints = (!taints.is_empty()).then(|| taints.clone());
     }
     if let Some(cordoned) = write.unschedulable {
-        set_unschedulable(node, cordoned);
+        set_unschedulable(node, cordoned, CordonOwner::Us);
     }
     true
 }

@@ -110,7 +110,7 @@ async fn a_persons_uncordon_ends_the_incident_and_holds_exactly_what_was_open() 
             "(ManualUncordon)",
             " these do not take it out again; what is open then is looked at as new:",
             "    GpuMemWatch 48 (GPU=0)",
-            "rule      held: a person gave the node back; it does not act before ",
+            "rule      none may act on it before ",
         ],
     );
     // Said again, the same fault is held; another code is new and takes the node out.

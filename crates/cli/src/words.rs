@@ -163,9 +163,19 @@ pub(crate) fn state(name: &str) -> &str {
     }
 }
 
-/// How an incident ended.
-pub(crate) fn ending(name: &str) -> &str {
+/// Whoever asked the controller for something.
+pub(crate) fn actor(name: &str) -> &str {
     match name {
+        // What the controller calls the holder of the token in its own folder.
+        "local" => "somebody with the controller's local token",
+        other => other,
+    }
+}
+
+/// How an incident ended.
+pub(crate) fn ending(incident: &api::Incident) -> &str {
+    match incident.detail.as_str() {
+        "Recovered" if incident.faults.is_empty() => "the hold was ended, and no fault was open",
         "Recovered" => "all its faults ended",
         "ManualUncordon" => "a person uncordoned the node",
         "ManualUntaint" => "a person removed a taint of Warden's",

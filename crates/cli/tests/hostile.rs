@@ -86,6 +86,12 @@ fn server(node: &api::Node, states_too: bool) -> Server {
     let status = api::Status {
         ready: false,
         out: 1,
+        pool_faults: vec![api::PoolFault {
+            subject: "pool/gpu".into(),
+            check: "PoolSilent".into(),
+            message: "why".into(),
+            since: None,
+        }],
         ..kit::status()
     };
     let done = api::Done {

@@ -177,8 +177,12 @@ fn a_node_that_a_person_gave_back_says_how_and_what_is_held_until_when() {
             "The node was given back by a person before the store was lost.",
         ),
         (
+            given_back("CancelledByPerson", "local", tomorrow),
+            "somebody with the controller's local token gave the node back 2026-09-12 03:18:30",
+        ),
+        (
             given_back("ManualUncordon", "a person at the node", ago(10)),
-            "The hold's time is over; it lasts until the node's agent has reported once more:",
+            "That time is over; these do not take it out before the node's agent has reported once more:",
         ),
     ];
     for (node, want) in table {

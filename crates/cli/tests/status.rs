@@ -69,6 +69,16 @@ fn a_controller_that_is_not_ready_says_which_part() {
         ran.out
     );
     assert!(ran.out.contains("dry run"), "{}", ran.out);
+    let off = api::Status {
+        quarantine: "off".into(),
+        ..kit::status()
+    };
+    let ran = ask(&server(&off, &[pool()], &[]), &["status"]);
+    assert!(
+        ran.out.contains("profile cordon, quarantine off: nodes"),
+        "{}",
+        ran.out
+    );
 }
 
 #[test]

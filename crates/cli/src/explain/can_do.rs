@@ -89,7 +89,9 @@ fn in_or_out(facts: &Facts, open: Option<&Incident>) -> Vec<Command> {
             )];
         }
         Some(incident) if incident.held_by.is_some() => {
-            return vec![release("end the hold")];
+            return vec![release(
+                "end the hold: it comes back once its faults, if any, have ended",
+            )];
         }
         Some(incident) if is_out(incident) => {
             return vec![release(&format!("give it back now{after}"))];
@@ -163,7 +165,9 @@ fn closes(facts: &Facts) -> Vec<Command> {
     let close = |fault: &&wire::api::Fault| {
         let what = words::fault_and_device(fault);
         let effect = match role(facts, fault) {
-            Role::Held(_) => format!("end the hold on it: said again, it counts as new: {what}"),
+            Role::Held(_) => {
+                format!("said again, it counts as new and may take the node out: {what}")
+            }
             Role::Acts(_) | Role::OtherBoot | Role::Shown => {
                 format!("if you know that this is over: {what}")
             }

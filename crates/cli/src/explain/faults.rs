@@ -58,11 +58,11 @@ pub(super) fn rule(facts: &Facts, fault: &Fault, clock: &Clock) -> String {
         Role::Acts(None) => "one of the incident's".to_owned(),
         Role::Held(hold) if clock.is_ahead(hold.until) && !is_endless(hold) => {
             format!(
-                "held: a person gave the node back; it does not act before {}",
+                "none may act on it before {}: the node was given back",
                 clock.local(hold.until)
             )
         }
-        Role::Held(_) => "held: a person gave the node back".to_owned(),
+        Role::Held(_) => "none may act on it for now: the node was given back".to_owned(),
         Role::OtherBoot => "none: it was said in another boot of the machine".to_owned(),
         Role::Shown if is_off(facts) => "none is asked: quarantine is off".to_owned(),
         Role::Shown => "none acts on it".to_owned(),

@@ -1,5 +1,6 @@
-//! Holds that a person left when the node was given back: who or what ended which incident, what
-//! is held until when, and what ends that earlier.
+//! What a person left behind who gave the node back: who or what ended which incident, which faults
+//! do not act until when, and what ends that earlier. (A hold in the controller's words; to a reader
+//! `warden hold` is the opposite.)
 
 use wire::api::{Hold, Incident};
 
@@ -19,7 +20,7 @@ fn of(facts: &Facts, hold: &Hold, clock: &Clock) -> Vec<Line> {
     let cause = if faults::is_endless(hold) {
         format!(
             "{} dropped the withheld cordon (`warden breaker reset --drop-withheld`).",
-            hold.actor
+            words::actor(&hold.actor)
         )
     } else {
         cause(facts, hold, clock)
@@ -48,7 +49,7 @@ fn cause(facts: &Facts, hold: &Hold, clock: &Clock) -> String {
         .iter()
         .filter(|i| i.closed_at.is_some());
     let Some(incident) = closed.into_iter().find(by_person) else {
-        return format!("The node was given back by {}.", hold.actor);
+        return format!("The node was given back by {}.", words::actor(&hold.actor));
     };
     let ended = incident.closed_at.unwrap_or(incident.since);
     let (when, age) = (clock.local(ended), clock.age(ended));
@@ -60,7 +61,10 @@ fn cause(facts: &Facts, hold: &Hold, clock: &Clock) -> String {
             "A taint of Warden's was removed by hand {when} ({age} ago; Kubernetes does not keep \
              by whom)."
         ),
-        _ => format!("{} gave the node back {when} ({age} ago).", hold.actor),
+        _ => format!(
+            "{} gave the node back {when} ({age} ago).",
+            words::actor(&hold.actor)
+        ),
     };
     let (id, reason) = (&incident.id, &incident.detail);
     format!("{how} That ended incident {id} ({reason}).")
@@ -68,14 +72,15 @@ fn cause(facts: &Facts, hold: &Hold, clock: &Clock) -> String {
 
 fn length(hold: &Hold, clock: &Clock) -> String {
     if faults::is_endless(hold) {
-        "Held are, until they have ended once:".to_owned()
+        "Until they have ended once, these do not take it out again:".to_owned()
     } else if clock.is_ahead(hold.until) {
         format!(
             "Until {} these do not take it out again; what is open then is looked at as new:",
             clock.until(hold.until)
         )
     } else {
-        "The hold's time is over; it lasts until the node's agent has reported once more:"
+        "That time is over; these do not take it out before the node's agent has reported once \
+         more:"
             .to_owned()
     }
 }

@@ -211,8 +211,8 @@ fn quarantined(facts: &Facts, incident: &Incident) -> Vec<Line> {
     let mut lines = Vec::new();
     if let Some(who) = &incident.held_by {
         let who = match who.split_once(": ") {
-            Some((who, why)) => format!("{who} ({why})"),
-            None => who.clone(),
+            Some((who, why)) => format!("{} ({why})", words::actor(who)),
+            None => words::actor(who).to_owned(),
         };
         lines.push(Line::Blocks(format!(
             "Held by {who}: it stays out until the hold is ended."

@@ -254,7 +254,7 @@ fn last_incident(out: &mut impl Write, node: &Node, clock: &Clock) -> io::Result
         "  {} opened {}, ended after {length}: {}",
         harmless(&incident.id),
         clock.since(incident.opened_at),
-        harmless(words::ending(&incident.detail))
+        harmless(words::ending(incident))
     )?;
     for fault in incident.faults.iter().take(FAULTS) {
         let rules = fault.rules.join(", ");

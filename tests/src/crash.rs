@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 
 use crate::machine::{SOON, events};
 use crate::monitor::{Monitor, fatal, healthy, warning};
+use crate::random::Random;
 use crate::{Agent, Controller, ControllerOptions, KernelLog, Machine, nodes};
 
 /// How long one send may take in all: a restart and a back-off lie in between.
@@ -77,7 +78,7 @@ impl fmt::Display for Crash {
 impl Crash {
     /// A crash drawn from a seed: the same seed gives the same crash.
     pub fn random(seed: u64) -> Self {
-        let bits = mixed(seed);
+        let bits = Random::new(seed).draw();
         let victim = if bits & 1 == 0 {
             Victim::Agent
         } else {
@@ -88,14 +89,6 @@ impl Crash {
         let when = When::After(Duration::from_millis((bits >> 1) % 600));
         Self { victim, when }
     }
-}
-
-/// SplitMix64: a full-period mix of a counter, good enough to draw moments.
-fn mixed(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// What one run saw, for a summary.

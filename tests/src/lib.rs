@@ -7,6 +7,8 @@ pub mod machine;
 pub mod monitor;
 pub mod nodes;
 pub mod programs;
+pub mod proxy;
+pub mod random;
 pub mod ring;
 pub mod view;
 

@@ -114,13 +114,21 @@ impl Machine {
         testbed: &Testbed,
         controller: &Controller,
     ) -> anyhow::Result<()> {
+        self.restart(testbed).await?;
+        self.settled(controller).await
+    }
+
+    /// As [`Machine::reboot`], without waiting for the agent to settle.
+    ///
+    /// # Errors
+    /// The node does not show the new boot id in time, or the agent can't be started.
+    pub async fn restart(&mut self, testbed: &Testbed) -> anyhow::Result<()> {
         self.agent.kill();
         self.boots += 1;
         let boot = self.boot_id();
         self.agent.set_boot_id(&boot)?;
         testbed.reboot(&self.name, &boot).await?;
-        self.agent.spawn()?;
-        self.settled(controller).await
+        self.agent.spawn()
     }
 
     /// Waits until what the controller shows of the node (`/api/v1/nodes/NAME`) is as wanted.

@@ -61,6 +61,8 @@ pub struct ControllerOptions {
     pub profile: String,
     /// More TOML, appended as it is.
     pub extra: String,
+    /// More lines of the section `[store]`.
+    pub store: String,
     /// Plaintext on loopback, without tokens.
     pub insecure: bool,
     /// More flags, for example `--crash-at`.
@@ -74,6 +76,7 @@ impl Default for ControllerOptions {
         Self {
             profile: "cordon".to_owned(),
             extra: String::new(),
+            store: String::new(),
             insecure: true,
             flags: Vec::new(),
             kubeconfig: None,
@@ -112,9 +115,10 @@ impl Controller {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         let store = folder.join("store");
         let mut text = format!(
-            "profile = {:?}\n[store]\npath = {:?}\n[ingest]\n",
+            "profile = {:?}\n[store]\npath = {:?}\n{}\n[ingest]\n",
             options.profile,
-            store.display().to_string()
+            store.display().to_string(),
+            options.store
         );
         writeln!(text, "listen = \"{ingest}\"\n[api]\nlisten = \"{api}\"")?;
         text.push_str(&options.extra);

@@ -17,6 +17,17 @@ const LATER: [&str; 4] = [
     "delivery.send.after:5",
 ];
 
+/// Points that a starting controller passes for its own sake; later passes are those of events,
+/// reports, decisions and their outcomes.
+const LATER_OF_THE_CONTROLLER: [&str; 6] = [
+    "store.commit.before:6",
+    "store.commit.after:6",
+    "store.commit.before:12",
+    "store.commit.after:12",
+    "store.commit.before:20",
+    "store.commit.after:20",
+];
+
 async fn testbed() -> Testbed {
     Testbed::start(Options::default()).await.unwrap()
 }
@@ -46,7 +57,8 @@ async fn an_agent_that_dies_at_any_point_loses_and_repeats_nothing() {
 async fn a_controller_that_dies_at_any_point_loses_and_repeats_nothing() {
     let testbed = testbed().await;
     let mut lane = Lane::start(&testbed, "points").await.unwrap();
-    for point in controller::crash::POINTS {
+    let points = controller::crash::POINTS.into_iter();
+    for point in points.chain(LATER_OF_THE_CONTROLLER) {
         let started = Instant::now();
         // A list is asked for only where the sets of asserted faults differ.
         let run = if point == "report.after-close" {

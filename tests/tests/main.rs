@@ -6,8 +6,10 @@
 )]
 
 mod alone;
+mod between;
 mod crash;
 mod demo;
+mod disk;
 mod exchange;
 mod faults;
 mod kit;

@@ -1,0 +1,158 @@
+//! `make soak`: what takes too long for `make test`. Crash runs, a controller that is away for a
+//! minute, chaos, a large fleet; each with a summary that is kept.
+
+mod chaos;
+mod crashes;
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+
+const USAGE: &str = "\
+usage: soak [--only PART[,PART]...] [--runs N] [--minutes N] [--seed N] [--results DIR]
+  --only     parts to run: crashes, chaos (all by default)
+  --runs     crash runs (60; 1000 before work is called done, about 20 minutes)
+  --minutes  minutes of chaos (10)
+  --seed     of crashes and chaos; printed at the start
+  --results  folder for the summary (bench/results)";
+
+fn main() -> ExitCode {
+    let asked = match Asked::parse(std::env::args().skip(1)) {
+        Ok(asked) => asked,
+        Err(error) => {
+            say(&format!("soak: {error}\n{USAGE}"));
+            return ExitCode::from(2);
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(soak(&asked)),
+        Err(error) => Err(error.into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("soak: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What a soak is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Crashes,
+    Chaos,
+}
+
+impl Part {
+    const ALL: [Self; 2] = [Self::Crashes, Self::Chaos];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Crashes => "crashes",
+            Self::Chaos => "chaos",
+        }
+    }
+}
+
+/// The command line.
+struct Asked {
+    parts: Vec<Part>,
+    runs: u64,
+    minutes: u64,
+    seed: u64,
+    results: PathBuf,
+}
+
+impl Asked {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<Self> {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut asked = Self {
+            parts: Part::ALL.to_vec(),
+            runs: 60,
+            minutes: 10,
+            seed: u64::from(std::process::id()) << 16,
+            results: repository.join("bench/results"),
+        };
+        while let Some(flag) = arguments.next() {
+            let value = arguments
+                .next()
+                .with_context(|| format!("{flag} has no value"))?;
+            let number = || {
+                value
+                    .parse()
+                    .with_context(|| format!("{flag} {value}: want a number"))
+            };
+            match flag.as_str() {
+                "--only" => asked.parts = parts(&value)?,
+                "--runs" => asked.runs = number()?,
+                "--minutes" => asked.minutes = number()?,
+                "--seed" => asked.seed = number()?,
+                "--results" => asked.results = PathBuf::from(&value),
+                _ => bail!("unknown option {flag}"),
+            }
+        }
+        Ok(asked)
+    }
+}
+
+fn parts(names: &str) -> anyhow::Result<Vec<Part>> {
+    let part = |name: &str| {
+        let found = Part::ALL.into_iter().find(|part| part.name() == name);
+        found.with_context(|| format!("there is no part {name}"))
+    };
+    names.split(',').map(part).collect()
+}
+
+async fn soak(asked: &Asked) -> anyhow::Result<()> {
+    let mut failed = Vec::new();
+    for part in &asked.parts {
+        let outcome = match part {
+            Part::Crashes => crashes::run(asked.seed, asked.runs).await,
+            Part::Chaos => chaos::run(asked.seed, Duration::from_mins(asked.minutes)).await,
+        };
+        let text = outcome.unwrap_or_else(|error| {
+            failed.push(part.name());
+            format!("## {} FAILED\n\n```\n{error:#}\n```\n", part.name())
+        });
+        say(&format!("\n{text}"));
+        let path = keep(&asked.results, &text)?;
+        say(&format!("appended to {}", path.display()));
+    }
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    Ok(())
+}
+
+/// Appends to the day's results.
+fn keep(folder: &Path, text: &str) -> anyhow::Result<PathBuf> {
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("creating the folder {}", folder.display()))?;
+    let date = jiff::Zoned::now().date();
+    let path = folder.join(format!("soak-{date}.md"));
+    let mut entry = String::new();
+    if !path.exists() {
+        writeln!(entry, "# Soak of {date}")?;
+    }
+    write!(entry, "\n{}", text.trim_end())?;
+    entry.push('\n');
+    let mut file = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .with_context(|| format!("opening {}", path.display()))?;
+    file.write_all(entry.as_bytes())
+        .with_context(|| format!("writing {}", path.display()))?;
+    Ok(path)
+}
+
+#[expect(clippy::print_stderr, reason = "the program's output for people")]
+fn say(text: &str) {
+    eprintln!("{text}");
+}

@@ -15,6 +15,7 @@ mod ingest;
 mod lease;
 mod metrics;
 mod nodes;
+mod owner;
 mod quarantine;
 mod reports;
 mod rows;

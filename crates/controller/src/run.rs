@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use event_store::{EventStore, Options};
-use telemetry::{Admin, ControllerMetrics, Readiness};
+use telemetry::{Admin, ControllerMetrics, Readiness, Subsystem};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
@@ -22,7 +22,7 @@ use crate::args::Args;
 use crate::config::{Config, ConfigError, Problem, TrustMode};
 use crate::context::Context;
 use crate::kubernetes::{self, Kube};
-use crate::lease::{Leadership, Lease, Settings};
+use crate::lease::{Heritage, Leadership, Lease, Settings};
 use crate::nodes::{NodeCache, Wanted, watch};
 use crate::reports::{Reports, Silence, close_retired};
 use crate::stop::{self, Stop};
@@ -223,11 +223,11 @@ async fn start_and_watch(
     let kube = Kube::new(client.clone());
     let lease_kube = Kube::new(kubernetes::client(&settings)?);
     lease_ready.not_ready("waiting for the lease");
-    let leadership = lead(&config, lease_kube, &namespace, &stop, tasks).await?;
+    let (leadership, store) =
+        lead(&config, lease_kube, &namespace, &lease_ready, &stop, tasks).await?;
     lease_ready.ready();
     metrics.leader.set(1);
 
-    let store = open_store(&config)?;
     let fencing = take_over(&store, leadership.fencing()).await?;
     let retired = &config.ingest.retired_checks;
     close_retired(&store, retired, jiff::Timestamp::now())
@@ -288,27 +288,57 @@ async fn lead(
     config: &Config,
     kube: Kube,
     namespace: &str,
+    shown: &Subsystem,
     stop: &Stop,
     tasks: &mut Tasks,
-) -> anyhow::Result<Leadership> {
+) -> anyhow::Result<(Leadership, EventStore)> {
     if !config.lease.enabled {
         warn!("lease.enabled is false: nothing but the store's lock guards against a second one");
-        return Ok(Leadership::unguarded(0));
+        return Ok((Leadership::unguarded(0), open_store(config)?));
     }
     let host = tokio::fs::read_to_string("/etc/hostname")
         .await
         .unwrap_or_default();
-    let settings = Settings {
+    let identity = format!("{}_{}", host.trim(), ulid::Ulid::new());
+    let mut settings = Settings {
         namespace: namespace.to_owned(),
         name: config.lease.name.clone(),
-        identity: format!("{}_{}", host.trim(), ulid::Ulid::new()),
+        identity: identity.clone(),
         duration: config.lease.duration,
+        dead: None,
+        shown: Some(shown.clone()),
     };
+    let heritage = Heritage::new(&config.store.path, config.store.allow_network_fs);
+    let mut store = None;
+    if let Some(holder) = Lease::held_by(&kube, &settings).await
+        && heritage.is_of(&holder)
+    {
+        match open_store(config) {
+            Ok(opened) => {
+                warn!(
+                    code = "lease_inherited",
+                    holder,
+                    "the controller that held the lease was killed: its store is ours now, so its \
+                     lease is taken over at once"
+                );
+                (store, settings.dead) = (Some(opened), Some(holder));
+            }
+            // It lives, or the store can't be used, which is told once the lease is ours.
+            Err(error) => {
+                info!(code = "lease_not_inherited", why = %error, "waiting for the lease")
+            }
+        }
+    }
     let lease = Lease::acquire(kube, settings, stop).await?;
     let leadership = lease.leadership();
     let stop = stop.clone();
     tasks.spawn("lease", async move { Ok(lease.run(stop).await?) });
-    Ok(leadership)
+    let store = match store {
+        Some(store) => store,
+        None => open_store(config)?,
+    };
+    heritage.note(&identity);
+    Ok((leadership, store))
 }
 
 fn open_store(config: &Config) -> anyhow::Result<EventStore> {

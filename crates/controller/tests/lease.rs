@@ -7,7 +7,8 @@ use controller::lease::{Lease, Settings};
 use controller::stop;
 use tokio::time::Instant;
 
-use crate::harness::{Cluster, SOON};
+use crate::harness::{Cluster, RULES, SOON, fatal, is_cordoned};
+use crate::process::{Program, Sender};
 
 async fn kube(cluster: &Cluster) -> Kube {
     let settings = kubernetes::config(Some(&cluster.testbed.kubeconfig()))
@@ -22,6 +23,8 @@ fn settings(name: &str, identity: &str) -> Settings {
         name: name.to_owned(),
         identity: identity.to_owned(),
         duration: Duration::from_secs(3),
+        dead: None,
+        shown: None,
     }
 }
 
@@ -92,4 +95,78 @@ async fn a_missing_namespace_is_named_with_what_to_do() {
     assert_eq!(refused.code(), "no_namespace");
     let text = refused.to_string();
     assert!(text.contains("kubectl create namespace nowhere"), "{text}");
+}
+
+/// A controller that cordons, with a Lease of 15 s, in a folder of its own.
+fn cordoning(cluster: &Cluster) -> Program {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = RULES.replace("profile = \"cordon\"", "");
+    let text = crate::process::config(folder.path(), "cordon", &rules);
+    let text = text.replace("duration = \"3s\"", "duration = \"15s\"");
+    std::fs::write(folder.path().join("controller.toml"), text).unwrap();
+    Program::start_again(folder, &cluster.testbed.kubeconfig(), &["--insecure-local"])
+}
+
+async fn cordons(cluster: &Cluster, program: &Program, node: &str) {
+    let sender = Sender::new(program.plain().await, None);
+    let event = wire::datamodels::HealthEvent::from(fatal(node, "Test", "0"));
+    sender.send(vec![event]).await.unwrap();
+    cluster.until(node, "cordoned", is_cordoned).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_kill_the_next_controller_of_the_same_store_cordons_at_once() {
+    let cluster = Cluster::with_nodes(&["l-before", "l-after"]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let program = cordoning(&cluster);
+    program.up().await;
+    cordons(&cluster, &program, "l-before").await;
+    let folder = program.kill();
+
+    let started = Instant::now();
+    let kubeconfig = cluster.testbed.kubeconfig();
+    let program = Program::start_again(folder, &kubeconfig, &["--insecure-local"]);
+    program.up().await;
+    cordons(&cluster, &program, "l-after").await;
+    let took = started.elapsed();
+    println!("from the start after a kill to the first cordon: {took:?}");
+    assert!(
+        took < Duration::from_secs(8),
+        "{took:?} with a lease of 15 s"
+    );
+    program.said_code("lease_inherited").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_must_wait_says_for_whom_until_when_and_why() {
+    let cluster = Cluster::with_nodes(&["l-wait"]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let program = cordoning(&cluster);
+    program.up().await;
+    // While the first one lives its store is locked: a second one on the same folder waits.
+    let kubeconfig = cluster.testbed.kubeconfig();
+    let second = program.second(&kubeconfig, &["--insecure-local"]);
+    let line = second.said_code("lease_held").await;
+    assert_eq!(line["level"], "WARN", "{line}");
+    let holder = line["holder"].as_str().unwrap();
+    assert!(
+        line["until"]
+            .as_str()
+            .is_some_and(|until| until.ends_with('Z')),
+        "{line}"
+    );
+    let (status, page) = second.get("/readyz", None).await;
+    assert_eq!(status, 503, "{page}");
+    let part = page
+        .lines()
+        .find(|line| line.starts_with("lease: "))
+        .unwrap();
+    assert!(part.contains(holder) && part.contains("until"), "{part}");
+    assert_eq!(second.get("/healthz", None).await.0, 200);
+    drop(second);
+    drop(program);
+    // A store that came from elsewhere proves nothing of the process there.
+    let stranger = cordoning(&cluster);
+    let line = stranger.said_code("lease_held").await;
+    assert_eq!(line["holder"], holder, "{line}");
 }

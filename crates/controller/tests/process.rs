@@ -130,17 +130,35 @@ impl Program {
 
     /// Waits for a log line.
     pub(crate) async fn said(&self, message: &str) -> Value {
-        wait_for(format!("the log line {message:?}"), SOON, || async {
-            let lines = self.lines.lock().unwrap();
-            let found = lines
-                .iter()
-                .find(|line| line["message"] == message)
-                .cloned();
-            anyhow::ensure!(found.is_some(), "{lines:#?}");
-            Ok(found)
-        })
+        self.said_in("message", message).await
+    }
+
+    /// Waits for a log line with this code.
+    pub(crate) async fn said_code(&self, code: &str) -> Value {
+        self.said_in("code", code).await
+    }
+
+    async fn said_in(&self, field: &str, text: &str) -> Value {
+        wait_for(
+            format!("a log line with {field} {text:?}"),
+            SOON,
+            || async {
+                let lines = self.lines.lock().unwrap();
+                let found = lines.iter().find(|line| line[field] == text).cloned();
+                anyhow::ensure!(found.is_some(), "{lines:#?}");
+                Ok(found)
+            },
+        )
         .await
         .unwrap()
+    }
+
+    /// Another process with this one's configuration and store.
+    pub(crate) fn second(&self, kubeconfig: &Path, flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let name = "controller.toml";
+        std::fs::copy(self.folder.path().join(name), folder.path().join(name)).unwrap();
+        Self::start_again(folder, kubeconfig, flags)
     }
 
     pub(crate) fn log(&self) -> String {

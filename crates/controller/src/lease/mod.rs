@@ -12,8 +12,13 @@
 //! counts as run out when it did not change for its duration *as watched from here*.
 //!
 //! # Caveats
-//! A controller that was killed leaves a Lease that runs; its successor waits for the rest of it.
-//! One that stops in order gives it back.
+//! A controller that was killed leaves a Lease that runs; its successor waits for the rest of it,
+//! and says for whom and how long, unless it can prove that the holder is dead ([`Heritage`]). One
+//! that stops in order gives it back.
+
+mod heritage;
+
+pub use heritage::Heritage;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +27,7 @@ use http::Method;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use telemetry::Subsystem;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -45,6 +51,10 @@ pub struct Settings {
     pub identity: String,
     /// How long a holder is believed, 3 s to 5 min; it is renewed after a third.
     pub duration: Duration,
+    /// A holder whose process is proven to be dead: its Lease is free.
+    pub dead: Option<String>,
+    /// Where it is shown whom we wait for.
+    pub shown: Option<Subsystem>,
 }
 
 /// Why there is no leadership.
@@ -190,6 +200,12 @@ impl Lease {
         }
     }
 
+    /// Who holds the Lease now; none if nobody does, or if it can't be read.
+    pub async fn held_by(kube: &Kube, settings: &Settings) -> Option<String> {
+        let found = look(kube, settings).await.ok().flatten()?;
+        Some(found.holder().to_owned()).filter(|holder| !holder.is_empty())
+    }
+
     /// That we lead.
     pub fn leadership(&self) -> Leadership {
         self.leadership.clone()
@@ -300,6 +316,33 @@ impl Settings {
         format!("{}/{}", self.namespace, self.name)
     }
 
+    /// Says for whom this controller waits, how long at most, and why.
+    fn tell(&self, holder: &str, wait: Duration) {
+        let until = Timestamp::now() + jiff::SignedDuration::try_from(wait).unwrap_or_default();
+        let host = |identity: &str| identity.split('_').next().unwrap_or_default().to_owned();
+        let why = if host(holder) == host(&self.identity) {
+            "it is an earlier process of this host or pod, which did not stop in order: whether it \
+             still writes can't be known before its lease runs out"
+        } else {
+            "another controller leads"
+        };
+        warn!(
+            code = "lease_held",
+            lease = self.path_name(),
+            holder,
+            %until,
+            why,
+            "this controller waits: the lease is held until then, or longer if it is renewed"
+        );
+        if let Some(shown) = &self.shown {
+            shown.not_ready(format!(
+                "waiting for lease {}: held by {holder} until {until}, or longer if it is renewed; \
+                 {why}",
+                self.path_name()
+            ));
+        }
+    }
+
     /// The part of the Lease in which writes may run: a tenth is left for clocks of other speed.
     fn usable(&self) -> Duration {
         self.duration * 9 / 10
@@ -367,7 +410,7 @@ fn now_text() -> String {
 
 async fn wait_and_take(kube: Kube, settings: Settings) -> Result<Lease, LeaseError> {
     let mut seen: Option<(String, Instant)> = None;
-    let mut told = false;
+    let mut told = String::new();
     loop {
         let look = look(&kube, &settings).await;
         let found = match look {
@@ -384,7 +427,10 @@ async fn wait_and_take(kube: Kube, settings: Settings) -> Result<Lease, LeaseErr
                 });
             }
         };
-        let wait = found.as_ref().and_then(|lease| left(lease, &mut seen));
+        let holder = found.as_ref().map_or("", LeaseObject::holder).to_owned();
+        let is_dead = settings.dead.as_ref() == Some(&holder);
+        let wait = found.as_ref().filter(|_| !is_dead);
+        let wait = wait.and_then(|lease| left(lease, &mut seen));
         let Some(wait) = wait else {
             let is_new = found.is_none();
             match take(&kube, &settings, found).await {
@@ -414,27 +460,25 @@ async fn wait_and_take(kube: Kube, settings: Settings) -> Result<Lease, LeaseErr
                 }
             }
         };
-        if !told {
-            told = true;
-            let holder = found
-                .and_then(|l| l.spec.holder_identity)
-                .unwrap_or_default();
-            info!(
-                code = "lease_held",
-                holder, "another controller holds the lease: waiting"
-            );
+        if told != holder {
+            settings.tell(&holder, wait);
+            told = holder;
         }
         tokio::time::sleep(wait.min(LOOK)).await;
     }
 }
 
+impl LeaseObject {
+    fn holder(&self) -> &str {
+        self.spec.holder_identity.as_deref().unwrap_or_default()
+    }
+}
+
 /// How long a foreign Lease still has to be watched; none if it is free.
 fn left(lease: &LeaseObject, seen: &mut Option<(String, Instant)>) -> Option<Duration> {
-    lease
-        .spec
-        .holder_identity
-        .as_deref()
-        .filter(|holder| !holder.is_empty())?;
+    if lease.holder().is_empty() {
+        return None;
+    }
     let version = &lease.metadata.resource_version;
     let now = Instant::now();
     let since = match seen {

@@ -335,7 +335,9 @@ impl Look<'_> {
                 self.noted(next, Reason::PersonHold(actor))
             }
             RequestKind::Release if next.held_by.is_none() => {
-                return Self::refused("nobody holds this node; use cancel to end the incident");
+                return Self::refused(
+                    "nobody holds this node any more; ask again to end its incident",
+                );
             }
             RequestKind::Release => {
                 next.held_by = None;
@@ -353,7 +355,7 @@ impl Look<'_> {
                 decision
             }
             RequestKind::DropWithheld => {
-                return Self::refused("the node is out already; use cancel to end the incident");
+                return Self::refused("the node is out already; `warden release` gives it back");
             }
         };
         // A hold or its end may change the marks.

@@ -128,7 +128,9 @@ impl Look<'_> {
                 }
             }
             RequestKind::Release if next.held_by.is_none() => {
-                return Self::refused("nobody holds this node; use cancel to end the incident");
+                return Self::refused(
+                    "nobody holds this node any more; ask again to end its incident",
+                );
             }
             RequestKind::Release => {
                 next.held_by = None;

@@ -5,4 +5,5 @@ mod guards;
 mod properties;
 mod rows;
 mod states;
+mod stripped;
 mod world;

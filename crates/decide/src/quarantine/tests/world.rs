@@ -307,7 +307,12 @@ impl World {
             .as_ref()
             .and_then(|n| n.annotations.get(&Annotation::Incident));
         let mark = mark.and_then(|text| IncidentMark::parse(text).ok());
-        let known = mark.is_some_and(|m| self.over.iter().any(|i| i.id == m.incident));
+        let last = || self.over.last().filter(|_| self.incident.is_none());
+        let named = match mark {
+            Some(mark) => Some(mark.incident),
+            None => last().map(|incident| incident.id.clone()),
+        };
+        let known = named.is_some_and(|id| self.over.iter().any(|i| i.id == id));
         let mut view = View {
             node: self.node.as_ref(),
             incident: self.incident.as_ref(),

@@ -1,0 +1,286 @@
+//! Somebody takes our annotations off, writes come late, faults close and open unseen: what is ours
+//! comes off all the same, and what is not stays.
+
+use super::world::{World, event, healthy, rule_set, xid_taint};
+use crate::breaker::Cause;
+use crate::quarantine::{Annotation, CordonOwner, Note, StrayMarks};
+
+const CORDONS: &str = "Cordons";
+const TAINTS: &str = "Taints";
+
+/// One check whose rule set cordons and one whose rule set taints.
+fn two_rules() -> World {
+    World::new(vec![
+        rule_set("c", "event.checkName == 'Cordons'", true, None),
+        rule_set("t", "event.checkName == 'Taints'", false, Some(xid_taint())),
+    ])
+}
+
+fn strip(world: &mut World) {
+    let node = world.node_mut();
+    node.annotations.clear();
+    node.labels.clear();
+    world.annotated.clear();
+}
+
+/// An API server that does not say who made the cordon.
+fn untold(world: &mut World) {
+    world.node_mut().cordon_owner = CordonOwner::Unknown;
+}
+
+/// What happens while writes are lost.
+fn without_writes(world: &mut World, happens: impl FnOnce(&mut World)) {
+    world.lose_writes = true;
+    happens(world);
+    world.lose_writes = false;
+}
+
+#[test]
+fn marks_that_were_stripped_while_they_shrank_come_off() {
+    for (heals, is_told) in [
+        (TAINTS, true),
+        (TAINTS, false),
+        (CORDONS, true),
+        (CORDONS, false),
+    ] {
+        let mut world = two_rules();
+        world.say(event(CORDONS, "GPU 0", ""));
+        world.say(event(TAINTS, "GPU 0", ""));
+        without_writes(&mut world, |world| world.say(healthy(heals, "GPU 0", "")));
+        assert_eq!(world.status(), "Applying");
+        strip(&mut world);
+        if !is_told {
+            untold(&mut world);
+        }
+        world.settle();
+        let case = format!("{heals} healed, told {is_told}");
+        assert_eq!(world.status(), "Quarantined", "{case}");
+        assert_eq!(world.is_cordoned(), heals == TAINTS, "{case}");
+        assert_eq!(world.has_taint(&xid_taint()), heals == CORDONS, "{case}");
+        let last = if heals == TAINTS { CORDONS } else { TAINTS };
+        world.say(healthy(last, "GPU 0", ""));
+        assert_eq!(world.status(), "none", "{case}");
+        assert!(
+            !world.is_cordoned() && !world.has_taint(&xid_taint()),
+            "{case}"
+        );
+    }
+}
+
+#[test]
+fn a_person_who_undoes_all_while_the_marks_grow_is_not_overruled() {
+    let mut world = two_rules();
+    world.say(event(CORDONS, "GPU 0", ""));
+    without_writes(&mut world, |world| world.say(event(TAINTS, "GPU 0", "")));
+    strip(&mut world);
+    world.uncordon_by_hand();
+    world.settle();
+    assert_eq!(world.status(), "none");
+    assert!(!world.is_cordoned() && !world.has_taint(&xid_taint()));
+    assert_eq!(world.holds[0].faults.len(), 2);
+}
+
+#[test]
+fn a_release_whose_annotations_were_stripped_goes_on_where_the_cordon_is_known_to_be_ours() {
+    let leaving = || {
+        let mut world = World::xid();
+        world.say(event("GpuXidError", "GPU 0", ""));
+        without_writes(&mut world, |world| {
+            world.say(healthy("GpuXidError", "GPU 0", ""));
+        });
+        assert_eq!(world.status(), "Releasing");
+        strip(&mut world);
+        world
+    };
+    let mut world = leaving();
+    world.settle();
+    assert_eq!(world.status(), "none");
+    assert!(!world.is_cordoned() && !world.has_taint(&xid_taint()));
+    // Where nothing tells whose it is, it stays and is shown.
+    let mut world = leaving();
+    untold(&mut world);
+    world.step();
+    let left = Note::Blocked {
+        step: "release",
+        by: "owner_unknown",
+    };
+    assert_eq!(world.notes, [left]);
+    world.settle();
+    assert_eq!(world.status(), "none");
+    assert!(world.is_cordoned());
+    // Our write arrived, and another cordoned since: theirs.
+    let mut world = leaving();
+    world.uncordon_by_hand();
+    world.untaint_by_hand(&xid_taint());
+    world.cordon_by_hand();
+    world.settle();
+    assert_eq!(world.status(), "none");
+    assert!(world.is_cordoned());
+}
+
+#[test]
+fn a_first_write_that_landed_and_was_stripped_unseen_is_known_by_its_cordon() {
+    let landed = || {
+        let mut world = World::xid();
+        without_writes(&mut world, |world| {
+            world.say(event("GpuXidError", "GPU 0", ""));
+        });
+        world.step();
+        assert!(world.is_cordoned());
+        strip(&mut world);
+        world
+    };
+    let mut world = landed();
+    world.settle();
+    assert_eq!(world.status(), "Quarantined");
+    assert!(!world.has(Annotation::CordonPreExisting));
+    world.say(healthy("GpuXidError", "GPU 0", ""));
+    assert!(!world.is_cordoned() && !world.has_taint(&xid_taint()));
+    // Healed before we looked: it is taken off, not left.
+    let mut world = landed();
+    world.say(healthy("GpuXidError", "GPU 0", ""));
+    assert_eq!(world.status(), "none");
+    assert!(!world.is_cordoned() && !world.has_taint(&xid_taint()));
+    // Where nothing tells, a cordon without our annotations is another's.
+    let mut world = landed();
+    untold(&mut world);
+    world.settle();
+    assert!(world.has(Annotation::CordonPreExisting));
+}
+
+#[test]
+fn a_cordon_of_ours_alone_is_lifted_if_its_incident_is_known() {
+    let mut world = World::xid();
+    world.say(event("GpuXidError", "GPU 0", ""));
+    world.say(healthy("GpuXidError", "GPU 0", ""));
+    let cordoned = |world: &World, owner: CordonOwner| {
+        let mut world = world.clone();
+        world.cordon_by_hand();
+        world.node_mut().cordon_owner = owner;
+        world
+    };
+    let mut ours = cordoned(&world, CordonOwner::Us);
+    assert_eq!(
+        ours.decide().notes,
+        [Note::StrayMarks(StrayMarks::CordonAlone)]
+    );
+    ours.settle();
+    assert!(!ours.is_cordoned());
+    for owner in [CordonOwner::Others, CordonOwner::Unknown] {
+        let mut world = cordoned(&world, owner);
+        world.settle();
+        assert!(world.is_cordoned(), "{owner:?}");
+    }
+    // After a loss of the store nobody knows what it was for; the next fault takes it over.
+    let mut lost = cordoned(&World::xid(), CordonOwner::Us);
+    lost.step();
+    let unknown = Note::Blocked {
+        step: "clean_up",
+        by: "incident_unknown",
+    };
+    assert_eq!(lost.notes, [unknown]);
+    lost.settle();
+    assert!(lost.is_cordoned());
+    lost.say(event("GpuXidError", "GPU 0", ""));
+    assert!(!lost.has(Annotation::CordonPreExisting));
+    lost.say(healthy("GpuXidError", "GPU 0", ""));
+    assert!(!lost.is_cordoned());
+}
+
+#[test]
+fn a_cordon_that_another_put_in_the_place_of_ours_stays() {
+    let mut world = World::xid();
+    world.say(event("GpuXidError", "GPU 0", ""));
+    world.uncordon_by_hand();
+    world.cordon_by_hand();
+    world.settle();
+    assert_eq!(world.status(), "Quarantined");
+    assert!(world.has(Annotation::CordonPreExisting));
+    world.say(healthy("GpuXidError", "GPU 0", ""));
+    assert!(world.is_cordoned() && !world.has_taint(&xid_taint()));
+}
+
+#[test]
+fn each_single_annotation_is_put_back() {
+    let mut world = World::xid();
+    world.say(event("GpuXidError", "GPU 0", ""));
+    let keys: Vec<Annotation> = world.node().annotations.keys().copied().collect();
+    assert_eq!(keys.len(), 4);
+    for key in keys {
+        let mut stripped = world.clone();
+        stripped.node_mut().annotations.remove(&key);
+        stripped.settle();
+        assert!(stripped.has(key), "{key:?}");
+        stripped.say(healthy("GpuXidError", "GPU 0", ""));
+        assert!(!stripped.is_cordoned(), "{key:?}");
+        assert!(!stripped.has_taint(&xid_taint()), "{key:?}");
+        assert!(stripped.node().annotations.is_empty(), "{key:?}");
+    }
+}
+
+#[test]
+fn marks_of_a_closed_incident_go_although_another_incident_waits() {
+    let mut world = World::xid();
+    without_writes(&mut world, |world| {
+        world.say(event("GpuXidError", "GPU 0", ""));
+    });
+    let mut late = world.clone();
+    late.step();
+    world.say(healthy("GpuXidError", "GPU 0", ""));
+    assert_eq!(world.over.len(), 1);
+    // The pool is full now; a new fault waits, and then the old write arrives.
+    world.pool_size = 1;
+    let other = health_event::NodeName::new("other").unwrap();
+    world.breaker.count("gpu", &other, Cause::default());
+    world.say(event("GpuXidError", "GPU 1", ""));
+    assert_eq!(world.status(), "Withheld");
+    world.node = late.node.clone();
+    let decision = world.decide();
+    assert_eq!(
+        decision.notes,
+        [Note::StrayMarks(StrayMarks::IncidentClosed)]
+    );
+    world.settle();
+    assert_eq!(world.status(), "Withheld");
+    assert!(!world.is_cordoned() && !world.has_taint(&xid_taint()));
+    assert!(world.node().annotations.is_empty());
+    // Stripped as well: the cordon alone tells.
+    world.node = late.node;
+    strip(&mut world);
+    world.untaint_by_hand(&xid_taint());
+    world.settle();
+    assert!(!world.is_cordoned());
+}
+
+#[test]
+fn a_fault_that_closed_and_opened_unseen_is_no_longer_held() {
+    let mut world = World::xid();
+    world.say(event("GpuXidError", "GPU 0", "79"));
+    world.uncordon_by_hand();
+    world.settle();
+    world.say(event("GpuXidError", "GPU 0", "79"));
+    assert_eq!(world.status(), "none", "a repeat is no new opening");
+    world.store(&healthy("GpuXidError", "GPU 0", "79"));
+    world.store(&event("GpuXidError", "GPU 0", "79"));
+    world.settle();
+    assert_eq!(world.status(), "Quarantined");
+    assert!(world.holds.is_empty());
+}
+
+#[test]
+fn another_opening_of_a_fault_joins_only_if_its_event_matches() {
+    let mut world = World::xid();
+    world.say(event("GpuXidError", "GPU 0", "79"));
+    let mut mild = event("GpuXidError", "GPU 0", "79");
+    mild.is_fatal = false;
+    world.store(&healthy("GpuXidError", "GPU 0", "79"));
+    world.store(&mild);
+    world.settle();
+    assert_eq!(world.status(), "none", "what it matched before has closed");
+    assert!(!world.is_cordoned());
+    // While it stays open it stays matched.
+    let mut world = World::xid();
+    world.say(event("GpuXidError", "GPU 0", "79"));
+    world.say(mild);
+    assert_eq!(world.status(), "Quarantined");
+}

@@ -206,7 +206,9 @@ async fn close(
         .into_iter()
         .find(|open| view::fault_id(&open.id) == fault)
     else {
-        let text = format!("node {node} has no open fault {fault:?}; see /api/v1/nodes/{node}");
+        let text = format!(
+            "node {node} has no open fault {fault:?}; `warden explain {node}` shows their ids"
+        );
         return Err(Failed::new(StatusCode::NOT_FOUND, "no_fault", text));
     };
     let closed = store

@@ -188,11 +188,15 @@ impl Module {
         }
         self.breaker.changed.notify_one();
         let done = if drop_withheld {
-            "dropped"
+            "left in service"
         } else {
             "decided about again, by turn"
         };
-        Ok(format!("reset; {waiting} withheld nodes are {done}"))
+        Ok(match waiting {
+            0 => "reset; no node was withheld".to_owned(),
+            1 => format!("reset; 1 withheld node is {done}"),
+            nodes => format!("reset; {nodes} withheld nodes are {done}"),
+        })
     }
 
     fn is_withheld(&self, node: &NodeName) -> bool {

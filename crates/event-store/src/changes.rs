@@ -98,6 +98,7 @@ impl Ledger {
             self.leave_incident(connection, &incident.id)?;
         }
         if let Some(holds) = &transition.holds {
+            self.touch_machine(&incident.machine);
             put_holds(connection, &incident.machine, holds, transition.at)?;
         }
         Ok(Done::Seq(self.transition_seq))
@@ -243,6 +244,7 @@ impl Ledger {
         if let Some(fenced) = self.fenced(fencing) {
             return Ok(Done::Refused(fenced));
         }
+        self.touch_machine(machine);
         put_holds(connection, machine, holds, at)?;
         Ok(Done::Unit)
     }
@@ -292,6 +294,7 @@ impl Ledger {
                     seen_at = excluded.seen_at",
             )?
             .execute(params![machine, boots_to(&boots), spool, nanos(at)])?;
+        self.touch_machine(machine);
         self.boots.put(machine.to_owned(), 1, Arc::new(boots));
         Ok(changed)
     }

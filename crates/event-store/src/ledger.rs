@@ -82,6 +82,7 @@ pub(crate) struct Ledger {
     first_seq: u64,
     transitions_before: u64,
     nodes: BTreeSet<NodeName>,
+    machines: BTreeSet<String>,
     spools: SpoolNotes,
 }
 
@@ -100,6 +101,7 @@ impl Ledger {
             first_seq: 0,
             transitions_before: 0,
             nodes: BTreeSet::new(),
+            machines: BTreeSet::new(),
             spools: HashMap::new(),
         };
         ledger.reset(connection)?;
@@ -123,6 +125,7 @@ impl Ledger {
         self.first_seq = self.event_seq + 1;
         self.transitions_before = self.transition_seq;
         self.nodes.clear();
+        self.machines.clear();
         self.spools.clear();
     }
 
@@ -152,6 +155,7 @@ impl Ledger {
             first_seq: self.first_seq,
             last_seq: self.event_seq,
             nodes: std::mem::take(&mut self.nodes).into_iter().collect(),
+            machines: std::mem::take(&mut self.machines).into_iter().collect(),
             transitions: self.transition_seq > self.transitions_before,
         }
     }
@@ -159,6 +163,12 @@ impl Ledger {
     pub(crate) fn touch(&mut self, node: &NodeName) {
         if !self.nodes.contains(node) {
             self.nodes.insert(node.clone());
+        }
+    }
+
+    pub(crate) fn touch_machine(&mut self, machine: &str) {
+        if !self.machines.contains(machine) {
+            self.machines.insert(machine.to_owned());
         }
     }
 

@@ -7,7 +7,8 @@
 //!   transaction that stores them. Open faults never fall to retention.
 //! - Positions of events, and apart from them those of transitions, are gapless and rising.
 //! - A transition is a compare-and-set on incident, version and leadership, with its cause.
-//! - One process writes, in one thread; readers see whole commits.
+//! - One process writes, in one thread; readers see whole commits, and after a reply at least its
+//!   own.
 //!
 //! # Assumptions
 //! A file system that keeps what `fsync` promised; one store a folder.
@@ -30,6 +31,7 @@ mod ledger;
 mod options;
 mod queue;
 pub mod read;
+mod recent;
 mod records;
 mod reply;
 mod retention;

@@ -1,7 +1,7 @@
 //! Reads. Each uses a connection of its own and sees one whole commit.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use health_event::incident::{Incident, IncidentId};
@@ -29,6 +29,9 @@ use crate::writer::free_bytes;
 const KEPT: usize = 4;
 /// Pages that each keeps, in KiB.
 const CACHE_KIB: i64 = 512;
+
+/// Longest list that is kept in memory after it was read.
+const FEW: usize = 16;
 
 /// Connections for reading.
 pub(crate) struct Readers {
@@ -83,12 +86,16 @@ impl EventStore {
     ///
     /// # Errors
     /// [`ReadError`]; so for all reads.
-    pub fn open_faults(&self, node: &NodeName) -> Result<Vec<StoredFault>, ReadError> {
-        let acts = ProcessingStrategy::ExecuteRemediation.number();
-        self.faults(
-            &format!("{FAULT} WHERE f.node = ?1 AND {OPEN} AND f.space = ?2 ORDER BY f.fault"),
-            params![node.as_str(), acts],
-        )
+    pub fn open_faults(&self, node: &NodeName) -> Result<Arc<[StoredFault]>, ReadError> {
+        let few = |faults: &Arc<[StoredFault]>| faults.len() <= FEW;
+        self.shared().open_faults.get(node, few, || {
+            let acts = ProcessingStrategy::ExecuteRemediation.number();
+            let faults = self.faults(
+                &format!("{FAULT} WHERE f.node = ?1 AND {OPEN} AND f.space = ?2 ORDER BY f.fault"),
+                params![node.as_str(), acts],
+            );
+            Ok(faults?.into())
+        })
     }
 
     /// The same of all nodes, pools and the cluster, by node.
@@ -216,9 +223,14 @@ impl EventStore {
     }
 
     /// Open incidents under a node name: more than one only while another machine takes it over.
-    pub fn open_incidents_of(&self, node: &NodeName) -> Result<Vec<Incident>, ReadError> {
-        let sql = "SELECT state FROM incidents WHERE node = ?1 AND closed_at IS NULL ORDER BY id";
-        self.list("open incidents", sql, params![node.as_str()], incident)
+    pub fn open_incidents_of(&self, node: &NodeName) -> Result<Arc<[Incident]>, ReadError> {
+        let few = |open: &Arc<[Incident]>| open.iter().all(|one| one.faults.len() <= FEW);
+        self.shared().open_incidents.get(node, few, || {
+            let sql =
+                "SELECT state FROM incidents WHERE node = ?1 AND closed_at IS NULL ORDER BY id";
+            let open = self.list("open incidents", sql, params![node.as_str()], incident);
+            Ok(open?.into())
+        })
     }
 
     /// All open incidents, oldest first.
@@ -303,13 +315,20 @@ impl EventStore {
     }
 
     /// What is known of a machine.
-    pub fn machine(&self, id: &str) -> Result<Option<Machine>, ReadError> {
-        let sql = "SELECT boots, spool, holds FROM machines WHERE machine = ?1";
-        self.one("machine", sql, params![id], |row| {
-            Ok(Machine {
-                boots: boots_from(row.get_ref(0)?.as_str()?),
-                spool: row.get(1)?,
-                holds: records::decode_holds(row.get_ref(2)?.as_str()?)?,
+    pub fn machine(&self, id: &str) -> Result<Option<Arc<Machine>>, ReadError> {
+        let few = |known: &Option<Arc<Machine>>| {
+            known
+                .as_ref()
+                .is_none_or(|machine| machine.holds.len() <= FEW)
+        };
+        self.shared().machines.get(&id.to_owned(), few, || {
+            let sql = "SELECT boots, spool, holds FROM machines WHERE machine = ?1";
+            self.one("machine", sql, params![id], |row| {
+                Ok(Arc::new(Machine {
+                    boots: boots_from(row.get_ref(0)?.as_str()?),
+                    spool: row.get(1)?,
+                    holds: records::decode_holds(row.get_ref(2)?.as_str()?)?,
+                }))
             })
         })
     }

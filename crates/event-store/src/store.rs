@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use health_event::incident::Hold;
-use health_event::{BootId, CloseCause, FaultId};
+use health_event::incident::{Hold, Incident};
+use health_event::{BootId, CloseCause, FaultId, NodeName};
 use jiff::Timestamp;
 
 use crate::checkpoint::Checkpointer;
@@ -13,9 +13,10 @@ use crate::error::OpenError;
 use crate::options::Options;
 use crate::queue::{Job, Queue};
 use crate::read::Readers;
+use crate::recent::Recent;
 use crate::reply::Reply;
 use crate::startup;
-use crate::types::{Appended, Batch, Commit, Counters, Pruned, Transition};
+use crate::types::{Appended, Batch, Commit, Counters, Machine, Pruned, StoredFault, Transition};
 use crate::writer::Writer;
 
 /// Told of each commit.
@@ -26,6 +27,31 @@ pub type CommitListener = Box<dyn Fn(&Commit) + Send + Sync>;
 pub(crate) struct Shared {
     pub(crate) listeners: Mutex<Vec<CommitListener>>,
     pub(crate) counters: Mutex<Counters>,
+    /// Open faults that may have effects, by node.
+    pub(crate) open_faults: Recent<NodeName, Arc<[StoredFault]>>,
+    /// Open incidents, by node.
+    pub(crate) open_incidents: Recent<NodeName, Arc<[Incident]>>,
+    /// What is known of machines.
+    pub(crate) machines: Recent<String, Option<Arc<Machine>>>,
+}
+
+impl Shared {
+    /// Forgets what a commit touched.
+    fn forget(&self, commit: &Commit) {
+        self.open_faults.forget(&commit.nodes);
+        self.open_incidents.forget(&commit.nodes);
+        self.machines.forget(&commit.machines);
+    }
+
+    /// Tells of a commit: whoever looks from now on sees it.
+    pub(crate) fn publish(&self, commit: &Commit, counters: Counters) {
+        self.forget(commit);
+        *self.counters.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+        let listeners = self.listeners.lock();
+        for listener in listeners.unwrap_or_else(PoisonError::into_inner).iter() {
+            listener(commit);
+        }
+    }
 }
 
 /// A store of events, faults, incidents and transitions. Clones share one store; it is closed when
@@ -242,6 +268,10 @@ impl EventStore {
             .counters
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.inner.shared
     }
 
     pub(crate) fn readers(&self) -> &Readers {

@@ -93,6 +93,8 @@ pub struct Commit {
     pub last_seq: u64,
     /// Nodes whose events, faults or incidents were touched, sorted, each once.
     pub nodes: Vec<NodeName>,
+    /// Machines whose boots, spool or holds were touched, sorted, each once.
+    pub machines: Vec<String>,
     /// Whether transitions are among it.
     pub transitions: bool,
 }

@@ -2,7 +2,7 @@
 //! repeats.
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
@@ -136,7 +136,7 @@ impl Writer {
         }
         self.checkpointer.committed();
         let commit = self.ledger.committed();
-        self.publish(&commit);
+        self.shared.publish(&commit, self.ledger.counters);
         result
     }
 
@@ -188,24 +188,6 @@ impl Writer {
             };
         }
         WriteError::Storage(error.to_string())
-    }
-
-    fn publish(&self, commit: &crate::types::Commit) {
-        let mut counters = self
-            .shared
-            .counters
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *counters = self.ledger.counters;
-        drop(counters);
-        let listeners = self
-            .shared
-            .listeners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        for listener in listeners.iter() {
-            listener(commit);
-        }
     }
 
     fn catch_up(&self) {

@@ -162,6 +162,7 @@ fn listeners_hear_of_a_commit_before_its_reply() {
     assert_eq!(
         commits,
         [Commit {
+            machines: Vec::new(),
             first_seq: 1,
             last_seq: 1,
             nodes: vec![node()],

@@ -286,8 +286,8 @@ fn fold(history: &[NewEvent], reopen_after: usize) -> Vec<(String, bool, u64)> {
     let mut end: Vec<_> = store
         .open_faults(&node())
         .unwrap()
-        .into_iter()
-        .map(|f| (f.id.key.code, f.fatal, f.count))
+        .iter()
+        .map(|f| (f.id.key.code.clone(), f.fatal, f.count))
         .collect();
     end.sort();
     end

@@ -113,5 +113,5 @@ pub(crate) fn fault_id(code: &str) -> FaultId {
 /// Codes of the open faults that may have effects.
 pub(crate) fn open_codes(store: &EventStore) -> Vec<String> {
     let faults = store.open_faults(&node()).unwrap();
-    faults.into_iter().map(|f| f.id.key.code).collect()
+    faults.iter().map(|f| f.id.key.code.clone()).collect()
 }

@@ -231,3 +231,43 @@ fn a_fault_that_opens_again_belongs_to_no_incident_until_it_joins() {
         None
     );
 }
+
+/// Readers beside the writer may have begun before a commit: what they read must not be given to
+/// those who ask after its reply.
+#[test]
+fn after_a_reply_every_reader_sees_the_write_though_others_read_all_the_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let done = || over.load(std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|threads| {
+        for _ in 0..3 {
+            threads.spawn(|| {
+                while !done() {
+                    store.open_faults(&node()).unwrap();
+                    store.open_incidents_of(&node()).unwrap();
+                    store.machine("machine-1").unwrap();
+                }
+            });
+        }
+        for number in 1..=200_u64 {
+            send(&store, fault(number, &number.to_string()));
+            let open = store.open_faults(&node()).unwrap();
+            assert_eq!(open.len(), usize::try_from(number).unwrap());
+            let before = (number > 1).then_some(number - 1);
+            let change = transition(incident(ID, "uid-1", number), before);
+            store.transition(change).wait().unwrap();
+            let open = store.open_incidents_of(&node()).unwrap();
+            assert_eq!(open[0].version, number);
+            let boot = BootId::new(&format!("boot-{number}"));
+            let at = at(number.cast_signed());
+            store
+                .observe_boot("machine-1", &boot, "spool-1", at)
+                .wait()
+                .unwrap();
+            let machine = store.machine("machine-1").unwrap().unwrap();
+            assert_eq!(machine.boots.present(), Some(&boot));
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}

@@ -200,7 +200,7 @@ async fn close(
 ) -> Answer<types::Done> {
     let types::CloseRequest { fault } = read_body(body).await?;
     let store = &state.context.store;
-    let mut open = store.open_faults(&node)?;
+    let mut open = store.open_faults(&node)?.to_vec();
     open.extend(store.observed(&node)?);
     let Some(found) = open
         .into_iter()

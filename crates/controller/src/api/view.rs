@@ -127,7 +127,7 @@ pub(super) fn node(
     let holds = context
         .store
         .machine(machine)?
-        .map(|m| m.holds)
+        .map(|machine| machine.holds.clone())
         .unwrap_or_default();
     let filter = IncidentFilter {
         node: Some(name.clone()),
@@ -148,7 +148,8 @@ pub(super) fn node(
         faults: context
             .store
             .open_faults(name)?
-            .into_iter()
+            .iter()
+            .cloned()
             .map(fault)
             .collect(),
         observed: context

@@ -1,7 +1,7 @@
 //! One node's turn: its conditions, in one patch of its status.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use decide::connector::{Condition, Limits, StatusWrite, View};
@@ -102,19 +102,22 @@ impl Conditions {
         let Some(node) = self.context.nodes.get(name) else {
             self.healthy.forget(name);
             self.lock().remove(name);
-            self.no_longer_stands_back(name);
+            self.standing_back().remove(name);
             return Ok(());
         };
         if self.waits_for_watch(&node) {
             return Ok(());
         }
-        let write = self.decide(&node)?;
-        if write.is_empty() {
-            self.no_longer_stands_back(name);
+        let stood_back = self.standing_back().contains_key(name);
+        if stood_back && self.stands_back(name)? {
             return Ok(());
         }
-        if let Some(until) = self.stands_back(name, Timestamp::now())? {
-            self.workers.wake_at(name, until);
+        let write = self.decide(&node)?;
+        if write.is_empty() {
+            self.standing_back().remove(name);
+            return Ok(());
+        }
+        if !stood_back && self.stands_back(name)? {
             return Ok(());
         }
         let deadline = self
@@ -160,7 +163,7 @@ impl Conditions {
 
     fn decide(&self, node: &NodeFacts) -> Result<StatusWrite, TurnError> {
         let stored = self.context.store.open_faults(&node.name)?;
-        let faults: Vec<_> = stored.into_iter().map(facts::fault_entry).collect();
+        let faults: Vec<_> = stored.iter().cloned().map(facts::fault_entry).collect();
         let agent = self.context.reports.agent(&node.name)?;
         let view = View {
             conditions: &facts::conditions(node),
@@ -179,25 +182,16 @@ impl Conditions {
         ))
     }
 
-    fn no_longer_stands_back(&self, name: &NodeName) {
-        self.standing_back
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(name);
-    }
-
-    /// Until when the write stands back; none if it may go. It may once the quarantine has moved
-    /// and come to rest, and at the latest after [`STAND_BACK`].
-    fn stands_back(&self, name: &NodeName, now: Timestamp) -> Result<Option<Timestamp>, ReadError> {
+    /// Whether the write stands back, and then asks for another turn. It may go once the quarantine
+    /// has moved and come to rest, and at the latest after [`STAND_BACK`].
+    fn stands_back(&self, name: &NodeName) -> Result<bool, ReadError> {
         let quarantine = &self.context.config.quarantine;
         if !quarantine.enabled || quarantine.dry_run {
-            return Ok(None);
+            return Ok(false);
         }
+        let now = Timestamp::now();
         let incidents = self.context.store.open_incidents_of(name)?;
-        let mut standing_back = self
-            .standing_back
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut standing_back = self.standing_back();
         let since = *standing_back.entry(name.clone()).or_insert(now);
         let until = since.saturating_add(STAND_BACK).unwrap_or(Timestamp::MAX);
         let rests = |incident: &Incident| match incident.quarantine {
@@ -207,11 +201,19 @@ impl Conditions {
             | QuarantineStatus::Quarantined
             | QuarantineStatus::Closed(_) => incident.since >= since,
         };
-        if now < until && !incidents.iter().any(rests) {
-            return Ok(Some(until));
+        let stands_back = now < until && !incidents.iter().any(rests);
+        if stands_back {
+            self.workers.wake_at(name, until);
+        } else {
+            standing_back.remove(name);
         }
-        standing_back.remove(name);
-        Ok(None)
+        Ok(stands_back)
+    }
+
+    fn standing_back(&self) -> MutexGuard<'_, HashMap<NodeName, Timestamp>> {
+        self.standing_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the watch has not shown our last write yet: what it shows is older.
@@ -249,7 +251,7 @@ impl Conditions {
             .observe(took.as_secs_f64() * 1_000.0);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeName, LastWrite>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeName, LastWrite>> {
         self.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -86,7 +86,7 @@ pub(super) struct Observed {
     pub(super) facts: Option<NodeFacts>,
     pub(super) incident: Option<Incident>,
     pub(super) faults: Vec<FaultFacts>,
-    machine: Machine,
+    machine: Arc<Machine>,
     pub(super) agent: AgentFacts,
     mark_origin: MarkOrigin,
     request: Option<Request>,
@@ -180,8 +180,9 @@ impl Module {
         let uid = node.as_ref().map(|n| &*n.uid);
         // The incident of another object under this name ends first.
         let incident = incidents
-            .into_iter()
-            .min_by_key(|i| Some(i.node_uid.as_str()) == uid);
+            .iter()
+            .min_by_key(|i| Some(i.node_uid.as_str()) == uid)
+            .cloned();
         let machine_id = match (&node, &incident) {
             (Some(node), _) => node.machine().to_owned(),
             (None, Some(incident)) => incident.machine.clone(),
@@ -217,13 +218,13 @@ impl Module {
         id: &str,
         node: Option<&nodes::NodeFacts>,
         agent: &AgentState,
-    ) -> Result<Machine, TurnError> {
+    ) -> Result<Arc<Machine>, TurnError> {
         let store = &self.context.store;
         let mut machine = store.machine(id)?.unwrap_or_default();
         let reports = agent.last_report_at.is_some() && !agent.boot.is_unknown();
         if let Some(node) = node.filter(|_| !reports) {
             let boot = health_event::BootId::new(&node.boot_id);
-            if machine.boots.observe(&boot) {
+            if Arc::make_mut(&mut machine).boots.observe(&boot) {
                 // Nobody waits for it: the write to the node must not stand behind this commit.
                 drop(store.observe_boot(id, &boot, "", Timestamp::now()));
             }
@@ -234,7 +235,7 @@ impl Module {
     fn faults(&self, node: &nodes::NodeFacts) -> Result<Vec<FaultFacts>, TurnError> {
         let stored = self.context.store.open_faults(&node.name)?;
         let mut faults = Vec::with_capacity(stored.len());
-        for fault in stored {
+        for fault in stored.iter().cloned() {
             let (fault, errors) = facts::fault_facts(fault, &self.rules, node);
             said::evaluated(&self.context.metrics, &self.rules, &fault.matched);
             said::rule_errors(&self.context.metrics, &errors);

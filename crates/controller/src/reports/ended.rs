@@ -63,7 +63,7 @@ pub(super) async fn close_rebooted(
     listed: &BTreeSet<CheckRef>,
     now: Timestamp,
 ) -> Result<(), EndError> {
-    let mut open = store.open_faults(report.node)?;
+    let mut open = store.open_faults(report.node)?.to_vec();
     open.extend(store.observed(report.node)?);
     if open.is_empty() {
         return Ok(());

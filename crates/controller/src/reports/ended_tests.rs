@@ -74,7 +74,7 @@ impl World {
             .await
             .unwrap();
         let open = self.store.open_faults(&node).unwrap();
-        open.into_iter().map(|fault| fault.id.key.code).collect()
+        open.iter().map(|fault| fault.id.key.code.clone()).collect()
     }
 }
 
@@ -133,7 +133,7 @@ async fn a_retired_checks_faults_close_and_others_stay() {
         agent: "syslog-health-monitor".into(),
         check: "SysLogsXIDError".into(),
     }];
-    let id = world.store.open_faults(&node).unwrap().remove(0).id;
+    let id = world.store.open_faults(&node).unwrap()[0].id.clone();
     close_retired(&world.store, &retired, Timestamp::now())
         .await
         .unwrap();

@@ -351,3 +351,47 @@ async fn a_senders_share_of_the_store_is_used_up_over_a_restart_too() {
     // What is fatal passes.
     sender.send(vec![numbered("n1", 1_000)]).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_bound_an_idle_connection_goes_for_the_next_caller_and_a_busy_one_stays() {
+    let cluster = Cluster::with_nodes(&[]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let bounds = "max_connections = 100\nsender_rate = 2\nsender_burst = 1000\n";
+    let program = Program::start(&cluster.testbed.kubeconfig(), bounds, &["--insecure-local"]);
+    program.up().await;
+    let connections = || async {
+        let (_, page) = program.get("/metrics", None).await;
+        let name = "warden_ingest_connections ";
+        let line = page.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|count| count.parse::<usize>().ok()).unwrap()
+    };
+    let busy = Sender::new(program.plain().await, None);
+    busy.send(vec![numbered("busy", 0)]).await.unwrap();
+    let mut idle = Vec::new();
+    for number in 0..99 {
+        let sender = Sender::new(program.plain().await, None);
+        sender.send(vec![numbered("idle", number)]).await.unwrap();
+        idle.push(sender);
+    }
+    assert_eq!(connections().await, 100);
+    // Ten callers more than there is room for, while the oldest connection has a call that waits.
+    let burst = (1..1_000).map(|number| numbered("busy", number)).collect();
+    busy.send(burst).await.unwrap();
+    let slow = (1_000..1_004)
+        .map(|number| numbered("busy", number))
+        .collect();
+    let held = tokio::spawn(async move { busy.send(slow).await });
+    let mut more = Vec::new();
+    for number in 100..110 {
+        let sender = Sender::new(program.plain().await, None);
+        sender.send(vec![numbered("more", number)]).await.unwrap();
+        more.push(sender);
+        assert!(connections().await <= 101, "one caller waits at most");
+    }
+    held.await.unwrap().unwrap();
+    // Those that were closed come again.
+    for (number, sender) in (200..).zip(&idle[..20]) {
+        sender.send(vec![numbered("idle", number)]).await.unwrap();
+    }
+    assert!(connections().await <= 101);
+}

@@ -320,7 +320,7 @@ impl IngestConfig {
                 (
                     "max_connections",
                     10_000,
-                    "Connections at most; further callers wait outside",
+                    "Connections at most: at this number the longest idle one is closed for the next caller",
                 ),
                 "a number from 1 to 1000000",
                 1..=1_000_000,

@@ -1,7 +1,9 @@
 //! Connections of senders: TCP, with TLS or without.
 //!
-//! A connection counts from its acceptance to its end; above the limit further callers wait
-//! outside, in the kernel's queue. A handshake that takes longer than ten seconds is ended.
+//! A connection counts from its acceptance to its end. They are kept while there are fewer than the
+//! limit; at the limit the one that has been idle for longest is closed for the next caller. While
+//! none is idle one caller waits here and the others outside, in the kernel's queue. A handshake
+//! that takes longer than ten seconds is ended.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,10 +21,14 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
+use super::idle::{CameBy, Known, Place};
+
 /// Longest TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Pause after an accept that failed (out of file descriptors), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Between looks for an idle connection to close for a caller that waits.
+const LOOK: Duration = Duration::from_millis(100);
 /// Connections between handshake and server.
 const HANDED_OVER: usize = 64;
 
@@ -57,6 +63,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
 #[derive(Debug, Clone)]
 pub struct Connections {
     permits: Arc<Semaphore>,
+    known: Known,
     metrics: Arc<ControllerMetrics>,
 }
 
@@ -65,7 +72,20 @@ impl Connections {
     pub fn new(most: usize, metrics: Arc<ControllerMetrics>) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(most)),
+            known: Known::default(),
             metrics,
+        }
+    }
+
+    /// A place for one more, for which an idle one goes if there is none; none at the end of the
+    /// process.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        loop {
+            let permits = Arc::clone(&self.permits);
+            match tokio::time::timeout(LOOK, permits.acquire_owned()).await {
+                Ok(permit) => return permit.ok(),
+                Err(_) => drop(self.known.close_idle()),
+            }
         }
     }
 
@@ -89,9 +109,6 @@ async fn accept(
     sender: mpsc::Sender<io::Result<Connection>>,
 ) {
     loop {
-        let Ok(permit) = Arc::clone(&connections.permits).acquire_owned().await else {
-            return;
-        };
         let accepted = tokio::select! {
             () = sender.closed() => return,
             accepted = listener.accept() => accepted,
@@ -102,8 +119,15 @@ async fn accept(
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
+        let permit = tokio::select! {
+            () = sender.closed() => return,
+            permit = connections.place() => permit,
+        };
+        let Some(permit) = permit else {
+            return;
+        };
         let (acceptor, sender) = (acceptor.clone(), sender.clone());
-        let counted = Counted::new(permit, &connections.metrics);
+        let counted = Counted::new(permit, &connections);
         tokio::spawn(async move {
             if let Some(connection) = prepare(stream, acceptor, counted).await {
                 // An error means that the server is gone, and the connection with it.
@@ -120,7 +144,6 @@ async fn prepare(
     counted: Counted,
 ) -> Option<Connection> {
     stream.set_nodelay(true).ok()?;
-    let peer = stream.peer_addr().ok();
     let transport = match acceptor {
         None => Transport::Plain(stream),
         Some(acceptor) => {
@@ -128,19 +151,14 @@ async fn prepare(
             Transport::Tls(Box::new(handshake.ok()?.ok()?))
         }
     };
-    Some(Connection {
-        transport,
-        peer,
-        _counted: counted,
-    })
+    Some(Connection { transport, counted })
 }
 
 /// One connection.
 #[derive(Debug)]
 pub struct Connection {
     transport: Transport,
-    peer: Option<SocketAddr>,
-    _counted: Counted,
+    counted: Counted,
 }
 
 #[derive(Debug)]
@@ -153,14 +171,16 @@ enum Transport {
 #[derive(Debug)]
 struct Counted {
     metrics: Arc<ControllerMetrics>,
+    place: Place,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Counted {
-    fn new(permit: OwnedSemaphorePermit, metrics: &Arc<ControllerMetrics>) -> Self {
-        metrics.ingest_connections.inc();
+    fn new(permit: OwnedSemaphorePermit, all: &Connections) -> Self {
+        all.metrics.ingest_connections.inc();
         Self {
-            metrics: Arc::clone(metrics),
+            metrics: Arc::clone(&all.metrics),
+            place: all.known.add(),
             _permit: permit,
         }
     }
@@ -173,10 +193,10 @@ impl Drop for Counted {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Option<SocketAddr>;
+    type ConnectInfo = CameBy;
 
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.peer
+    fn connect_info(&self) -> CameBy {
+        CameBy(Arc::clone(&self.counted.place.activity))
     }
 }
 
@@ -186,6 +206,10 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.counted.place.activity.must_end(context) {
+            // Nothing read is the end.
+            return Poll::Ready(Ok(()));
+        }
         match &mut self.transport {
             Transport::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),

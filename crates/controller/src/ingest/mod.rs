@@ -11,6 +11,7 @@
 //! # Bounds
 //! 4 MiB and 1,000 events a batch; `ingest.max_connections`; 64 calls at a time a connection.
 
+pub mod idle;
 pub mod limits;
 pub mod listener;
 mod service;

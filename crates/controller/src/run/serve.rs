@@ -27,6 +27,7 @@ use super::tasks::Tasks;
 use crate::api::{self, ApiAuth, ApiState};
 use crate::config::{ApiConfig, Config, TrustMode};
 use crate::context::Context;
+use crate::ingest::idle::NoteCalls;
 use crate::ingest::limits::Limits;
 use crate::ingest::listener::{Connections, bind};
 use crate::ingest::{ClockSkews, EventService};
@@ -46,7 +47,7 @@ const PONG: Duration = Duration::from_secs(20);
 const LOOK_AT_FILES: Duration = Duration::from_secs(30);
 
 /// The two services behind the layer that answers for them.
-type Services = Router<Stack<AnswersLayer, Identity>>;
+type Services = Router<Stack<NoteCalls, Stack<AnswersLayer, Identity>>>;
 
 /// Where the API appears once the process leads.
 pub(super) type LatePages = Arc<OnceLock<axum::Router>>;
@@ -227,6 +228,7 @@ fn services(parts: &Parts) -> Services {
     let reports = AgentServer::new(parts.reports.clone()).max_decoding_message_size(RECEIVE_LIMIT);
     Server::builder()
         .layer(AnswersLayer::new(LONGEST_CALL))
+        .layer(NoteCalls)
         .max_concurrent_streams(CALLS_A_CONNECTION)
         .http2_keepalive_interval(Some(PING))
         .http2_keepalive_timeout(Some(PONG))

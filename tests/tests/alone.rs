@@ -8,7 +8,7 @@ use e2e::{ControllerOptions, KernelLog, Machine, Monitor, nodes};
 use serde_json::json;
 use testbed::{Component, wait_for};
 
-use crate::kit::{AT_ONCE, Turn};
+use crate::kit::{AT_ONCE, Turn, explained};
 
 const XID_79: &str =
     "NVRM: Xid (PCI:0000:17:00): 79, pid=4242, name=train.py, GPU has fallen off the bus.";
@@ -59,6 +59,19 @@ async fn the_breaker_withholds_the_third_of_four_and_forgets_nobody() {
     assert_eq!(gpu["tripped"], true, "{gpu:#}");
     assert_eq!(gpu["out"], 2, "{gpu:#}");
     assert_eq!(gpu["withheld"], json!(["b2", "b3"]), "{gpu:#}");
+    let node = controller.json("/api/v1/nodes/b2").await.unwrap();
+    assert_eq!(node["incidents"][0]["withheld_by"], "breaker", "{node:#}");
+    explained(
+        &controller,
+        "b2",
+        &[
+            "should be out of service, but is withheld",
+            "rule      GPU fatal error ruleset",
+            "Not taken out yet: the pool's breaker is tripped by its level bound.",
+            "The breaker of pool gpu is tripped: 2 of 4 nodes out, 2 withheld.",
+            "warden breaker reset --pool gpu ",
+        ],
+    );
 
     // A person's cordon and uncordon of a withheld node mean nothing to us.
     let client = turn.testbed.admin();
@@ -104,6 +117,15 @@ async fn the_breaker_withholds_the_third_of_four_and_forgets_nobody() {
         .unwrap();
     assert_eq!(status, 200, "{body}");
     until_state(&controller, "b3", "Observed").await.unwrap();
+    explained(
+        &controller,
+        "b3",
+        &[
+            "has faults, but is only observed",
+            "dropped the withheld cordon (`warden breaker reset --drop-withheld`).",
+            "Until they have ended once, these do not take it out again:",
+        ],
+    );
     for cordoned in [true, false] {
         nodes::set_cordon(&client, "b3", cordoned).await.unwrap();
         until(&controller, "b3", "seen", |node| {

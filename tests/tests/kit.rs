@@ -2,6 +2,7 @@
 //! and one for tests that take turns because they stop, break or configure a controller.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use e2e::machine::SOON;
@@ -13,12 +14,13 @@ use serde_json::{Value, json};
 use testbed::{Options, Testbed, wait_for};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-/// At once and without a bound; one rule set of our own, for taints.
+/// At once and without a bound; one rule set of our own, for taints; one protected node.
 pub(crate) const AT_ONCE: &str = r#"
 [lease]
 duration = "3s"
 [quarantine]
 first_action_delay = "0s"
+protected_nodes = ["guarded"]
 [quarantine.circuitBreaker]
 enabled = false
 [[quarantine.rule-sets]]
@@ -31,6 +33,25 @@ key = "warden.test/bad"
 value = "yes"
 effect = "NoSchedule"
 "#;
+
+/// What `warden explain` says of a node on which something is wrong contains all of this.
+pub(crate) fn explained(controller: &Controller, node: &str, want: &[&str]) {
+    let run = Command::new(e2e::programs::program("warden").unwrap())
+        .args(["explain", node])
+        .arg(format!("--server=http://{}", controller.api))
+        .arg("--token-file")
+        .arg(controller.store().join("api-token"))
+        .output()
+        .unwrap();
+    let (out, err) = (
+        String::from_utf8(run.stdout).unwrap(),
+        String::from_utf8(run.stderr).unwrap(),
+    );
+    assert_eq!((run.status.code(), err.as_str()), (Some(1), ""), "{out}");
+    for want in want {
+        assert!(out.contains(want), "{want:?} is not in {out}");
+    }
+}
 
 /// A control plane with one controller.
 pub(crate) struct Stage {

@@ -1,32 +1,10 @@
 //! What others do to a node: foreign cordons and taints, a person's uncordon, opt-outs.
 
-use std::process::Command;
-
-use e2e::Machine;
 use e2e::monitor::{fatal, healthy};
 use e2e::nodes;
 use serde_json::json;
 
-use crate::kit::{Stage, taints};
-
-/// `warden explain` says all of this of the node.
-fn explained(stage: &Stage, machine: &Machine, want: &[&str]) {
-    let run = Command::new(e2e::programs::program("warden").unwrap())
-        .args(["explain", &machine.name])
-        .arg(format!("--server=http://{}", stage.controller.api))
-        .arg("--token-file")
-        .arg(stage.controller.store().join("api-token"))
-        .output()
-        .unwrap();
-    let (out, err) = (
-        String::from_utf8(run.stdout).unwrap(),
-        String::from_utf8(run.stderr).unwrap(),
-    );
-    assert_eq!((run.status.code(), err.as_str()), (Some(1), ""), "{out}");
-    for want in want {
-        assert!(out.contains(want), "{want:?} is not in {out}");
-    }
-}
+use crate::kit::{Stage, explained, taints};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cordon_that_was_there_before_stays_after_the_release() {
@@ -102,8 +80,8 @@ async fn a_persons_uncordon_ends_the_incident_and_holds_exactly_what_was_open() 
     let incident = stage.state(&machine, "Closed").await;
     assert_eq!(incident["detail"], "ManualUncordon");
     explained(
-        stage,
-        &machine,
+        &stage.controller,
+        &machine.name,
         &[
             "The node was uncordoned by hand ",
             "That ended incident ",
@@ -170,6 +148,28 @@ async fn a_persons_untaint_lifts_our_cordon_too() {
     assert!(!nodes::is_cordoned(&node) && taints(&node).is_empty());
     let incident = stage.state(&machine, "Closed").await;
     assert_eq!(incident["detail"], "ManualUntaint");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_protected_node_is_only_observed_and_explain_says_why() {
+    let stage = Stage::shared().await;
+    let machine = stage.machine("guarded").await;
+    let fault = fatal("GpuMemWatch", "48", "0");
+    machine.monitor.say(fault.clone()).await.unwrap();
+    stage.state(&machine, "Observed").await;
+    let node = nodes::read(&stage.client(), &machine.name).await.unwrap();
+    assert!(nodes::marks(&node).is_empty() && !nodes::is_cordoned(&node));
+    explained(
+        &stage.controller,
+        &machine.name,
+        &[
+            "has faults, but is only observed",
+            "Named in quarantine.protected_nodes: only observed",
+            "rule      GPU fatal error ruleset",
+        ],
+    );
+    machine.monitor.say(healthy(&fault)).await.unwrap();
+    stage.state(&machine, "Closed").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

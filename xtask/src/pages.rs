@@ -81,7 +81,7 @@ fn configuration() -> String {
 
 fn metrics() -> String {
     let mut page = format!(
-        "# Metrics of warden-controller\n\n{GENERATED}\n\nServed at `/metrics` of `api.listen`. Names that \
+        "# Metrics\n\n{GENERATED}\n\n## warden-controller\n\nServed at `/metrics` of `api.listen`. Names that \
          the reference has mean the same here.\n\n| name | type | meaning |\n|---|---|---|\n"
     );
     for metric in telemetry::metrics::ControllerMetrics::new().described() {
@@ -89,6 +89,18 @@ fn metrics() -> String {
         row(
             &mut page,
             &[&format!("`{}`", metric.name), &metric.kind, &help],
+        );
+    }
+    page.push_str(
+        "\n## warden-agent\n\nServed at `/metrics` of `admin.listen`.\n\n| name | type | meaning |\n\
+         |---|---|---|\n",
+    );
+    let (settled, help) = agent::admin::DETECTOR_SETTLED;
+    let numbers = agent::admin::METRICS.map(|metric| (metric.name, metric.kind, metric.help));
+    for (name, kind, help) in numbers.into_iter().chain([(settled, "gauge", help)]) {
+        row(
+            &mut page,
+            &[&format!("`{name}`"), kind, &format!("{help}.")],
         );
     }
     page

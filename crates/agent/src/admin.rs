@@ -116,43 +116,156 @@ fn health(now: &Snapshot, link: &Shown, stand_ins: &[String]) -> (bool, String) 
     (!now.spool_fault || link.connected, text)
 }
 
+/// One number of `/metrics`.
+#[derive(Debug)]
+pub struct Metric {
+    /// Name.
+    pub name: &'static str,
+    /// `counter` or `gauge`.
+    pub kind: &'static str,
+    /// What it tells.
+    pub help: &'static str,
+    value: fn(&Snapshot, &Shown) -> u64,
+}
+
+const fn counter(
+    name: &'static str,
+    help: &'static str,
+    value: fn(&Snapshot, &Shown) -> u64,
+) -> Metric {
+    let kind = "counter";
+    Metric {
+        name,
+        kind,
+        help,
+        value,
+    }
+}
+
+const fn gauge(
+    name: &'static str,
+    help: &'static str,
+    value: fn(&Snapshot, &Shown) -> u64,
+) -> Metric {
+    let kind = "gauge";
+    Metric {
+        name,
+        kind,
+        help,
+        value,
+    }
+}
+
+/// All numbers without labels.
+pub const METRICS: [Metric; 16] = [
+    counter(
+        "warden_agent_events_taken_total",
+        "Events taken in, of detectors and of the socket",
+        |now, _| now.counters.taken,
+    ),
+    counter(
+        "warden_agent_events_delivered_total",
+        "Events that the controller has",
+        |now, _| now.counters.delivered,
+    ),
+    counter(
+        "warden_agent_events_refused_total",
+        "Events that the controller refused; each is in the folder refused/",
+        |now, _| now.counters.refused,
+    ),
+    counter(
+        "warden_agent_events_dropped_total",
+        "Events that left the spool undelivered since it was made; each is in a gap record",
+        |now, _| now.level.dropped,
+    ),
+    counter(
+        "warden_agent_spool_write_failures_total",
+        "Failed writes of the spool",
+        |now, _| now.counters.write_failures,
+    ),
+    counter(
+        "warden_agent_kernel_log_records_total",
+        "Kernel log records read",
+        |now, _| now.counters.records_read,
+    ),
+    counter(
+        "warden_agent_kernel_log_records_lost_total",
+        "Kernel log records that were overwritten before they were read",
+        |now, _| now.counters.records_lost,
+    ),
+    counter(
+        "warden_agent_socket_calls_refused_total",
+        "Calls on the socket that were answered with an error",
+        |now, _| now.counters.calls_refused,
+    ),
+    counter(
+        "warden_agent_socket_calls_given_up_total",
+        "Calls on the socket that took too long, or that their caller gave up",
+        |now, _| now.counters.calls_given_up,
+    ),
+    counter(
+        "warden_agent_socket_connections_turned_away_total",
+        "Connections to the socket that found no place among those of their user",
+        |now, _| now.counters.turned_away,
+    ),
+    counter(
+        "warden_agent_socket_connections_ended_total",
+        "Connections to the socket that were ended because nothing was called on them",
+        |now, _| now.counters.ended,
+    ),
+    counter(
+        "warden_agent_reports_total",
+        "Reports that the controller took",
+        |_, link| link.reports,
+    ),
+    gauge(
+        "warden_agent_spool_bytes",
+        "Bytes used in the spool",
+        |now, _| now.level.bytes,
+    ),
+    gauge(
+        "warden_agent_events_in_memory",
+        "Events in memory that the controller has not acknowledged",
+        |now, _| now.in_memory as u64,
+    ),
+    gauge(
+        "warden_agent_faults_asserted",
+        "Faults that the detectors assert",
+        |now, _| now.count.into(),
+    ),
+    gauge(
+        "warden_agent_controller_connected",
+        "1 while a connection to the controller stands",
+        |_, link| link.connected.into(),
+    ),
+];
+/// The one with a label for each detector: its name, and what it tells.
+pub const DETECTOR_SETTLED: (&str, &str) = (
+    "warden_agent_detector_settled",
+    "1 for a detector that has seen everything",
+);
+
 fn metrics(now: &Snapshot, link: &Shown) -> String {
-    let c = &now.counters;
-    let numbers = [
-        ("events_taken_total", "counter", c.taken),
-        ("events_delivered_total", "counter", c.delivered),
-        ("events_refused_total", "counter", c.refused),
-        ("events_dropped_total", "counter", now.level.dropped),
-        ("spool_write_failures_total", "counter", c.write_failures),
-        ("kernel_log_records_total", "counter", c.records_read),
-        ("kernel_log_records_lost_total", "counter", c.records_lost),
-        ("socket_calls_refused_total", "counter", c.calls_refused),
-        (
-            "socket_connections_turned_away_total",
-            "counter",
-            c.turned_away,
-        ),
-        ("socket_connections_ended_total", "counter", c.ended),
-        ("reports_total", "counter", link.reports),
-        ("spool_bytes", "gauge", now.level.bytes),
-        ("events_in_memory", "gauge", now.in_memory as u64),
-        ("faults_asserted", "gauge", now.count.into()),
-        ("controller_connected", "gauge", link.connected.into()),
-    ];
     let mut text = String::new();
-    for (name, kind, value) in numbers {
+    for Metric {
+        name,
+        kind,
+        help,
+        value,
+    } in METRICS
+    {
+        let value = value(now, link);
+        // Writing to a string can't fail.
         let _ = writeln!(
             text,
-            "# TYPE warden_agent_{name} {kind}\nwarden_agent_{name} {value}"
+            "# HELP {name} {help}.\n# TYPE {name} {kind}\n{name} {value}"
         );
     }
-    let _ = writeln!(text, "# TYPE warden_agent_detector_settled gauge");
+    let (metric, help) = DETECTOR_SETTLED;
+    let _ = writeln!(text, "# HELP {metric} {help}.\n# TYPE {metric} gauge");
     for (name, health) in &now.detectors {
         let settled = u8::from(*health == Health::Settled);
-        let _ = writeln!(
-            text,
-            "warden_agent_detector_settled{{detector=\"{name}\"}} {settled}"
-        );
+        let _ = writeln!(text, "{metric}{{detector=\"{name}\"}} {settled}");
     }
     text
 }

@@ -33,6 +33,8 @@ pub struct Counters {
     pub records_lost: u64,
     /// Calls on the socket that were answered with an error.
     pub calls_refused: u64,
+    /// Calls on the socket that took too long, or that their caller gave up.
+    pub calls_given_up: u64,
     /// Connections to the socket that found no place.
     pub turned_away: u64,
     /// Connections to the socket that the agent ended: nothing was called on them.

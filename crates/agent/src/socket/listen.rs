@@ -269,6 +269,10 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let Peer(peer) = &self.peer;
+        if !self.answered {
+            let core = &peer.lines.core;
+            core.count(|counters| counters.calls_given_up += 1);
+        }
         let mut inner = peer.lines.lock();
         inner.places.end(peer.id, self.answered, Instant::now());
     }

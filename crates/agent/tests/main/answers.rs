@@ -45,7 +45,8 @@ async fn call(setup: &Setup, message: &[u8], deadline: Option<&str>) -> Status {
 #[tokio::test]
 async fn a_call_whose_deadline_passes_is_told_to_come_again() {
     let controller = Controller::absent();
-    let setup = Setup::new();
+    let mut setup = Setup::new();
+    setup.flag("--admin-listen", "127.0.0.1:0");
     let _agent = setup.start(&controller.url());
     until("the socket", || setup.socket().exists().then_some(())).await;
     // Whoever holds the database's write lock holds up the spool as a hanging disk would.
@@ -59,6 +60,8 @@ async fn a_call_whose_deadline_passes_is_told_to_come_again() {
     assert_eq!(answer.message(), want);
     let hint = answer.metadata().get(wire::answers::RETRY_HINT);
     assert_eq!(hint.unwrap(), "1000");
+    let given_up = setup.metric("warden_agent_socket_calls_given_up_total ");
+    assert_eq!(given_up.await, 1);
     disk.execute_batch("ROLLBACK").unwrap();
     let answer = call(&setup, &batch, None).await;
     assert_eq!(answer.code(), Code::Ok, "{answer:?}");

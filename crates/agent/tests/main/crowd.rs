@@ -109,7 +109,7 @@ async fn a_user_with_calls_on_all_its_connections_keeps_nobody_out() {
         .await
         .unwrap();
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    let away = setup.metric("warden_agent_socket_connections_turned_away_total");
+    let away = setup.metric("warden_agent_socket_connections_turned_away_total ");
     assert_eq!(away.await, 60);
     let log = setup.logged();
     let line = log
@@ -129,7 +129,7 @@ async fn a_stuck_client_of_the_same_user_gives_way() {
     let start = Instant::now();
     send(&setup, vec![event("a monitor's")]).await.unwrap();
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    let ended = setup.metric("warden_agent_socket_connections_ended_total");
+    let ended = setup.metric("warden_agent_socket_connections_ended_total ");
     assert_eq!(ended.await, 40 + 1 + 1 - 32);
     drop(idle);
 }

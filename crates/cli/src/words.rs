@@ -190,6 +190,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_age_is_told_in_whole_seconds_and_nothing_for_what_lies_ahead() {
+        let clock = Clock::new("2026-09-12T01:20:30Z".parse().unwrap());
+        let table = [
+            ("2026-09-12T01:20:30Z", "0 s"),
+            ("2026-09-12T01:20:30.999Z", "0 s"),
+            ("2026-09-12T01:20:29.999Z", "1 s"),
+            ("2026-09-12T01:20:25.001Z", "5 s"),
+            ("2026-09-12T01:19:31Z", "59 s"),
+            ("2026-09-12T01:12:05.5Z", "8 min 25 s"),
+            ("2026-09-12T02:00:00Z", "0 s"),
+        ];
+        for (at, want) in table {
+            assert_eq!(clock.age(at.parse().unwrap()), want, "{at}");
+        }
+    }
+
+    #[test]
     fn a_span_is_told_in_its_largest_units() {
         let table = [
             (-5, "0 ms"),

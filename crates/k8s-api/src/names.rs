@@ -9,7 +9,7 @@
 pub enum Kind {
     /// Key of a label.
     Label,
-    /// Name of a label without the configurable prefix (`quarantine.label_prefix`).
+    /// Name of a label without the configurable prefix (`quarantine.label-prefix`).
     PrefixedLabel,
     /// Key of an annotation.
     Annotation,
@@ -126,7 +126,7 @@ names! {
     /// Who cordoned.
     CORDON_BY = "cordon-by", PrefixedLabel, FQ_9,
         written by "quarantine, unless cordoned before", read by "people",
-        values "quarantine.cordon_by (Warden), or AGENT-CREATOR where forced";
+        values "Warden, or AGENT-CREATOR where forced";
     /// Why.
     CORDON_REASON = "cordon-reason", PrefixedLabel, FQ_9,
         written by "quarantine, unless cordoned before", read by "people",
@@ -207,9 +207,9 @@ pub const HEALTHY_SUFFIX: &str = "IsHealthy";
 pub const NO_HEALTH_FAILURES: &str = "No Health Failures";
 /// Value of annotations that say yes, as in the reference.
 pub const TRUE: &str = "True";
-/// Default of `quarantine.cordon_by`.
+/// Value of [`CORDON_BY`], unless a sender forced the cordon.
 pub const CORDON_BY_VALUE: &str = "Warden";
-/// Default of `quarantine.label_prefix`, as in the reference's chart.
+/// Default of `quarantine.label-prefix`, as in the reference's chart.
 pub const LABEL_PREFIX: &str = "k8saas.nvidia.com/";
 /// Value of [`STATE_LABEL`] while a node is out and nothing else is under way.
 pub const STATE_QUARANTINED: &str = "quarantined";

@@ -134,8 +134,12 @@ fn without_incident(facts: &Facts) -> (String, Style) {
         (Some(_), false, _, Some(why)) => {
             format!("has no fault that is known, but {why}")
         }
-        (Some(_), false, false, None) => {
+        (Some(_), false, false, None) if node.observed.is_empty() => {
             return ("is well: no fault is open, no incident".to_owned(), GREEN);
+        }
+        (Some(_), false, false, None) => {
+            let observed = counted(node.observed.len() as u64, "fault");
+            format!("is in service, and no fault acts on it (only observed: {observed})")
         }
     };
     (text, YELLOW)

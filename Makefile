@@ -1,5 +1,5 @@
 # `make` alone lists the targets. A first run builds the control plane of tests and demo
-# (about 10 minutes) and all crates (about 10 more); both are kept.
+# (about 10 minutes on 2 cores) and all crates (5 to 10 more); both are kept.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,12 +13,15 @@ FUZZ_SECONDS ?= 600
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo '  KEEP=1 make demo leaves the demo running until Ctrl-C, to look around in it'
 	@echo '  Options of a program go into ARGS: make testbed ARGS="--nodes 50"'
+	@echo '  make soak ARGS="--only chaos --minutes 30" runs a part of the long tests; parts: crashes,'
+	@echo '  minute, chaos, fleet'
 
 setup: ## Check the tools and build the control plane, once
 	@scripts/setup.sh
 
-demo: setup ## Show Warden at work on a simulated cluster
+demo: setup ## Show Warden at work on a simulated cluster (as root; KEEP=1 leaves it running)
 	@cargo build --workspace --bins
 	@cargo run --quiet --bin demo -- $(ARGS)
 
@@ -27,7 +30,7 @@ test: setup ## Run every deterministic test
 	@cargo run --quiet --package xtask -- check
 	@scripts/fuzz.sh 30
 
-soak: setup ## Run the long tests: crash runs, chaos, long fuzzing, large fleets
+soak: setup ## Run the long tests: crash runs, a long outage, chaos, a large fleet, long fuzzing
 	@cargo build --workspace --bins
 	@cargo run --quiet --bin soak -- $(ARGS)
 	@scripts/fuzz.sh $(FUZZ_SECONDS)

@@ -2,6 +2,7 @@
 //! the benchmarks. It starts the programs as they are shipped and talks to them as users do.
 
 pub mod crash;
+pub mod fleet;
 pub mod http;
 pub mod machine;
 pub mod monitor;

@@ -3,6 +3,8 @@
 
 mod chaos;
 mod crashes;
+mod fleet;
+mod minute;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,10 +15,11 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 
 const USAGE: &str = "\
-usage: soak [--only PART[,PART]...] [--runs N] [--minutes N] [--seed N] [--results DIR]
-  --only     parts to run: crashes, chaos (all by default)
+usage: soak [--only PART[,PART]...] [--runs N] [--minutes N] [--nodes N] [--seed N] [--results DIR]
+  --only     parts to run: crashes, minute, chaos, fleet (all by default)
   --runs     crash runs (60; 1000 before work is called done, about 20 minutes)
   --minutes  minutes of chaos (10)
+  --nodes    nodes of the fleet (1000)
   --seed     of crashes and chaos; printed at the start
   --results  folder for the summary (bench/results)";
 
@@ -48,16 +51,20 @@ fn main() -> ExitCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Crashes,
+    Minute,
     Chaos,
+    Fleet,
 }
 
 impl Part {
-    const ALL: [Self; 2] = [Self::Crashes, Self::Chaos];
+    const ALL: [Self; 4] = [Self::Crashes, Self::Minute, Self::Chaos, Self::Fleet];
 
     fn name(self) -> &'static str {
         match self {
             Self::Crashes => "crashes",
+            Self::Minute => "minute",
             Self::Chaos => "chaos",
+            Self::Fleet => "fleet",
         }
     }
 }
@@ -67,6 +74,7 @@ struct Asked {
     parts: Vec<Part>,
     runs: u64,
     minutes: u64,
+    nodes: usize,
     seed: u64,
     results: PathBuf,
 }
@@ -78,6 +86,7 @@ impl Asked {
             parts: Part::ALL.to_vec(),
             runs: 60,
             minutes: 10,
+            nodes: 1_000,
             seed: u64::from(std::process::id()) << 16,
             results: repository.join("bench/results"),
         };
@@ -87,13 +96,14 @@ impl Asked {
                 .with_context(|| format!("{flag} has no value"))?;
             let number = || {
                 value
-                    .parse()
+                    .parse::<u64>()
                     .with_context(|| format!("{flag} {value}: want a number"))
             };
             match flag.as_str() {
                 "--only" => asked.parts = parts(&value)?,
                 "--runs" => asked.runs = number()?,
                 "--minutes" => asked.minutes = number()?,
+                "--nodes" => asked.nodes = usize::try_from(number()?)?,
                 "--seed" => asked.seed = number()?,
                 "--results" => asked.results = PathBuf::from(&value),
                 _ => bail!("unknown option {flag}"),
@@ -116,6 +126,8 @@ async fn soak(asked: &Asked) -> anyhow::Result<()> {
     for part in &asked.parts {
         let outcome = match part {
             Part::Crashes => crashes::run(asked.seed, asked.runs).await,
+            Part::Minute => minute::run().await,
+            Part::Fleet => fleet::run(asked.nodes).await,
             Part::Chaos => chaos::run(asked.seed, Duration::from_mins(asked.minutes)).await,
         };
         let text = outcome.unwrap_or_else(|error| {

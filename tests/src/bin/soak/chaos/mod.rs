@@ -220,6 +220,9 @@ impl Chaos {
             if spot.truth().not_ready {
                 self.not_ready(&spot).await?;
             }
+            if spot.truth().rebooted {
+                spot.say_again().await?;
+            }
         }
         self.keep_running().await?;
         self.reset_breaker().await;

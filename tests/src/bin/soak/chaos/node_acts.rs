@@ -216,6 +216,7 @@ impl Chaos {
     async fn reboot(&self, spot: &Spot) -> anyhow::Result<bool> {
         let mut machine = spot.machine.lock().await;
         machine.restart(&self.testbed).await?;
+        spot.truth().rebooted = true;
         Ok(true)
     }
 

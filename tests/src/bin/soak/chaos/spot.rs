@@ -30,6 +30,10 @@ const BETWEEN: Duration = Duration::from_millis(1_200);
 
 /// What is so, whatever Warden believes.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts about a node, not states of one thing"
+)]
 pub(crate) struct Truth {
     /// The faults that the monitor asserts, by check: the event that said so.
     pub(crate) open: BTreeMap<&'static str, HealthEvent>,
@@ -43,6 +47,8 @@ pub(crate) struct Truth {
     pub(crate) paused: bool,
     /// Its Ready was made False.
     pub(crate) not_ready: bool,
+    /// It was rebooted, and its monitor has not spoken anew since.
+    pub(crate) rebooted: bool,
 }
 
 /// A node and everything about it.
@@ -155,6 +161,18 @@ impl Spot {
         };
         self.monitor.send(vec![healthy(&event)], SEND).await?;
         self.truth().open.remove(check);
+        Ok(())
+    }
+
+    /// After a reboot a monitor starts anew and says again what holds. What it said before and what
+    /// reached the controller only after the reboot has no effect (faults-incidents 3, rule 6).
+    pub(crate) async fn say_again(&self) -> anyhow::Result<()> {
+        let open: Vec<HealthEvent> = self.truth().open.values().cloned().collect();
+        for mut event in open {
+            event.generated_timestamp = Some(wire::timestamp_to_wire(jiff::Timestamp::now()));
+            self.monitor.send(vec![event], SEND).await?;
+        }
+        self.truth().rebooted = false;
         Ok(())
     }
 

@@ -35,7 +35,7 @@ use crate::own;
 use crate::status::Status as AgentStatus;
 use admission::{Admission, Candidate, Plan, owner, strip};
 use listen::Peer;
-use turns::TurnsLayer;
+use turns::{Arrived, TurnsLayer};
 
 /// How long a call waits for room, tokens or the disk.
 pub const HOLD: Duration = Duration::from_secs(5);
@@ -298,6 +298,9 @@ impl PlatformConnector for Socket {
         &self,
         request: Request<HealthEvents>,
     ) -> Result<Response<()>, Status> {
+        if let Some(arrived) = request.extensions().get::<Arrived>() {
+            arrived.set();
+        }
         let Some(uid) = request.extensions().get::<Peer>().map(Peer::uid) else {
             return Err(unavailable("the caller's user id is not known"));
         };

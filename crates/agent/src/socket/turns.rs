@@ -4,7 +4,9 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tonic::body::Body;
@@ -18,6 +20,9 @@ use super::places::is_root;
 const POOL: usize = 8;
 /// Calls of one user other than root at once.
 const A_USER: usize = 4;
+/// How long the batch of a call may take to arrive once it is the call's turn. On a unix socket that
+/// takes some milliseconds; a caller that hangs in the middle of it must not keep the turn.
+const ARRIVAL: Duration = Duration::from_secs(5);
 /// Calls of one connection at once. A monitor sends one batch after the other.
 const A_CONNECTION: usize = 2;
 
@@ -61,6 +66,20 @@ impl Turns {
     }
 }
 
+/// Whether the batch of a call is here; set by the handler.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Arrived(Arc<AtomicBool>);
+
+impl Arrived {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Lets calls wait for their turn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TurnsLayer;
@@ -81,6 +100,7 @@ impl<S> Service<Request<Body>> for InTurn<S>
 where
     S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
     S::Future: Send,
+    S::Error: Send,
 {
     type Response = Response<Body>;
     type Error = S::Error;
@@ -90,7 +110,7 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let peer = request.extensions().get::<Peer>().cloned();
         let inner = self.0.clone();
         Box::pin(async move {
@@ -110,7 +130,17 @@ where
                 user.acquire().await,
                 pool.acquire().await,
             );
-            let answer = inner.oneshot(request).await;
+            let arrived = Arrived::default();
+            request.extensions_mut().insert(arrived.clone());
+            let mut call = Box::pin(inner.oneshot(request));
+            let answer = match tokio::time::timeout(ARRIVAL, &mut call).await {
+                Ok(answer) => answer,
+                Err(_) if arrived.is_set() => call.await,
+                Err(_) => {
+                    let why = format!("the batch did not arrive within {ARRIVAL:?}");
+                    return Ok(super::unavailable(&why).into_http());
+                }
+            };
             running.answered();
             answer
         })

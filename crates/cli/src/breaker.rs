@@ -7,7 +7,7 @@ use wire::api::{BreakerPool, BreakerReset, Done};
 use crate::api::{ApiError, Connection};
 use crate::output::{BOLD, Cell, Exit, Format, GREEN, Options, PLAIN, RED, Table, YELLOW};
 use crate::output::{counted, harmless, json_line, unless_gone};
-use crate::words::Clock;
+use crate::words::{self, Clock};
 
 /// Names of withheld nodes that are printed a pool.
 const SHOWN: usize = 20;
@@ -137,11 +137,10 @@ pub(crate) fn table(out: &mut impl Write, pools: &[BreakerPool], clock: &Clock) 
     table.print(out)
 }
 
-/// What `decide` and the controller put in a rule set's place: a person's `warden hold`, a sender
-/// that forced it, and a fault that was on its node when the store was lost.
+/// What `decide` and the controller put in a rule set's place: a person's `warden hold`, and a
+/// sender that forced it.
 const HELD: &str = "hold";
 const FORCED: &str = "forced";
-const ADOPTED: &str = "<adopted>";
 
 /// `by the rate bound since 03:12:04: 4 nodes counted, 3 of them by rule set R on check C`; what
 /// the controller does not tell is left out.
@@ -181,7 +180,7 @@ fn largest(rule: &str, check: &str) -> Option<String> {
         ("", "") => None,
         (HELD, "") => Some("by persons (warden hold)".to_owned()),
         (FORCED, _) => Some(on("forced by the sender".to_owned())),
-        (ADOPTED, _) => Some(on("out already when the store was lost".to_owned())),
+        (words::ADOPTED, _) => Some(on("out already when the store was lost".to_owned())),
         ("", check) => Some(format!("on check {check}")),
         (rule, _) => Some(on(format!("by rule set {rule}"))),
     }

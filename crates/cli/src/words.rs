@@ -7,6 +7,10 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use wire::api;
 
+/// Stands for the rule set of a fault that was on its node when the store was lost (`decide`,
+/// adoption): no rule set can have this name.
+pub(crate) const ADOPTED: &str = "<adopted>";
+
 /// A moment and the reader's time zone (`TZ`, else the system's, else UTC).
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {

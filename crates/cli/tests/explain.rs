@@ -179,6 +179,28 @@ fn each_state_has_its_words() {
 }
 
 #[test]
+fn what_stands_in_a_rule_sets_place_is_worded() {
+    let table: [(&[&str], &str); 3] = [
+        (&[], "none: its sender forced the quarantine"),
+        (
+            &["<adopted>"],
+            "none today: the node carried its marks when the store was lost",
+        ),
+        (&["A", "B"], "A, B"),
+    ];
+    for (rules, want) in table {
+        let mut node = out();
+        node.incidents[0].faults[0].rules = rules.iter().map(ToString::to_string).collect();
+        let (_, out) = explain(&node);
+        assert!(out.contains(&format!("    rule      {want}\n")), "{out}");
+        node.faults.clear();
+        node.incidents[0].closed_at = Some(ago(1));
+        let (_, out) = explain(&node);
+        assert!(out.contains(&format!(" rule {want}\n")), "{out}");
+    }
+}
+
+#[test]
 fn what_can_not_be_read_is_left_out_and_said() {
     let server = Server::start(&[("GET /api/v1/nodes/gpu-17", 200, text(&out()))]);
     let mut command = kit::program();

@@ -5,11 +5,7 @@ use std::cmp::Reverse;
 use wire::api::{Fault, Hold, IncidentFault};
 
 use super::Facts;
-use crate::words::Clock;
-
-/// Stands for the rule set of a fault that was on the node when the store was lost (`decide`,
-/// adoption): no rule set can have this name.
-const ADOPTED: &str = "<adopted>";
+use crate::words::{self, Clock};
 
 /// What a fault means to its node.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,13 +44,7 @@ fn is_other(boot: &str, said: &str) -> bool {
 /// Which rule sets a fault matched, or why none acts on it.
 pub(super) fn rule(facts: &Facts, fault: &Fault, clock: &Clock) -> String {
     match role(facts, fault) {
-        Role::Acts(Some(of)) if of.rules.is_empty() => {
-            "none: its sender forced the quarantine".to_owned()
-        }
-        Role::Acts(Some(of)) if of.rules.iter().any(|rule| rule == ADOPTED) => {
-            "none today: the node carried its marks when the store was lost".to_owned()
-        }
-        Role::Acts(Some(of)) => of.rules.join(", "),
+        Role::Acts(Some(of)) => rules(&of.rules),
         Role::Acts(None) => "one of the incident's".to_owned(),
         Role::Held(hold) if clock.is_ahead(hold.until) && !is_endless(hold) => {
             format!(
@@ -66,6 +56,17 @@ pub(super) fn rule(facts: &Facts, fault: &Fault, clock: &Clock) -> String {
         Role::OtherBoot => "none: it was said in another boot of the machine".to_owned(),
         Role::Shown if is_off(facts) => "none is asked: quarantine is off".to_owned(),
         Role::Shown => "none acts on it".to_owned(),
+    }
+}
+
+/// The rule sets of an incident's fault, or what took their place.
+pub(super) fn rules(rules: &[String]) -> String {
+    if rules.is_empty() {
+        "none: its sender forced the quarantine".to_owned()
+    } else if rules.iter().any(|rule| rule == words::ADOPTED) {
+        "none today: the node carried its marks when the store was lost".to_owned()
+    } else {
+        rules.join(", ")
     }
 }
 

@@ -261,12 +261,11 @@ fn last_incident(out: &mut impl Write, node: &Node, clock: &Clock) -> io::Result
         harmless(words::ending(incident))
     )?;
     for fault in incident.faults.iter().take(FAULTS) {
-        let rules = fault.rules.join(", ");
         writeln!(
             out,
             "  {} {DIM}rule {}{DIM:#}",
             harmless(&fault.fault),
-            harmless(&rules)
+            harmless(&faults::rules(&fault.rules))
         )?;
     }
     let more = incident.faults.len().saturating_sub(FAULTS);

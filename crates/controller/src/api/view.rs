@@ -393,7 +393,9 @@ pub(super) fn event(event: StoredEvent) -> types::Event {
         id: event.id,
         node: match event.subject {
             health_event::Subject::Node(node) => node.to_string(),
-            other => other.to_string(),
+            many @ (health_event::Subject::Pool(_) | health_event::Subject::Cluster) => {
+                many.to_string()
+            }
         },
         generated_at: event.generated_at,
         received_at: event.received_at,

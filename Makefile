@@ -8,6 +8,8 @@ SHELL := bash
 
 # Options for the program behind demo, soak, bench and testbed: make testbed ARGS="--nodes 50".
 ARGS ?=
+# Where cargo puts what it builds.
+BUILT := $(or $(CARGO_TARGET_DIR),target)
 # Seconds for each fuzz target of make fuzz and make soak.
 FUZZ_SECONDS ?= 600
 
@@ -37,7 +39,11 @@ soak: setup ## Run the long tests: crash runs, a long outage, chaos, a large fle
 
 bench: setup ## Measure the released programs
 	@cargo build --release --workspace --bins
-	@cargo run --quiet --release --bin bench -- $(ARGS)
+	@cargo build --profile agent --package agent
+	@mkdir -p $(BUILT)/shipped
+	@cp $(BUILT)/release/warden $(BUILT)/release/warden-controller $(BUILT)/agent/warden-agent \
+	  $(BUILT)/shipped
+	@WARDEN_BIN_DIR=$(abspath $(BUILT)/shipped) cargo run --quiet --release --bin bench -- $(ARGS)
 
 testbed: setup ## Run a control plane with simulated nodes until Ctrl-C
 	@cargo run --quiet --package testbed -- $(ARGS)

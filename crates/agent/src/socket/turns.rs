@@ -23,8 +23,8 @@ const A_USER: usize = 4;
 /// How long the batch of a call may take to arrive once it is the call's turn. On a unix socket that
 /// takes some milliseconds; a caller that hangs in the middle of it must not keep the turn.
 const ARRIVAL: Duration = Duration::from_secs(5);
-/// Calls of one connection at once. A monitor sends one batch after the other.
-const A_CONNECTION: usize = 2;
+/// Calls of one connection at once. A monitor sends one batch after the other, or a few.
+const A_CONNECTION: usize = 4;
 
 /// The pools that all connections share.
 #[derive(Debug, Clone)]

@@ -248,7 +248,14 @@ mod tests {
         for sent in [HealthEvent::default(), full_event()] {
             assert_eq!(decode_event(&event(&sent, 1 << 20)).unwrap(), sent);
         }
-        let state = FaultState {
+        let state = full_state();
+        assert_eq!(decode_fault(&fault(&state), 9).unwrap(), state);
+        let healthy = full_clear();
+        assert_eq!(decode_clear(&clear(&healthy)).unwrap(), healthy);
+    }
+
+    fn full_state() -> FaultState {
+        FaultState {
             space: ProcessingStrategy::StoreAndAnalyse,
             device: Device::new([Entity::new("PCI", "0000:17:00"), Entity::new("GPU", "1")]),
             described: Timestamp::MIN,
@@ -268,9 +275,11 @@ mod tests {
             closings: vec![Timestamp::UNIX_EPOCH],
             held_until: Some(Timestamp::MAX),
             row: 9,
-        };
-        assert_eq!(decode_fault(&fault(&state), 9).unwrap(), state);
-        let healthy = Clear {
+        }
+    }
+
+    fn full_clear() -> Clear {
+        Clear {
             sender: Sender::controller(),
             space: ProcessingStrategy::ExecuteRemediation,
             device: Device::default(),
@@ -278,8 +287,7 @@ mod tests {
             stamp: stamp(u64::MAX),
             inclusive: true,
             received_at: Timestamp::UNIX_EPOCH,
-        };
-        assert_eq!(decode_clear(&clear(&healthy)).unwrap(), healthy);
+        }
     }
 
     #[test]
@@ -288,18 +296,74 @@ mod tests {
         assert_eq!(cut.message, "ä");
     }
 
+    type Texts = Vec<(String, String)>;
+
+    fn any_event() -> impl Strategy<Value = HealthEvent> {
+        let texts = || prop::collection::vec((".{0,9}", ".{0,9}"), 0..4);
+        let words = (".{0,9}", ".{0,9}", ".{0,40}", texts(), texts());
+        let rest = (any::<[bool; 4]>(), any::<[i32; 3]>(), any::<i64>());
+        (words, rest).prop_map(
+            |((id, name, message, codes, pairs), (flags, numbers, at))| {
+                let pair = |(key, value): (String, String)| Entity::new(&key, &value);
+                let entities = |texts: &Texts| texts.iter().cloned().map(pair).collect();
+                HealthEvent {
+                    id,
+                    version: numbers[0].unsigned_abs(),
+                    agent: name.clone(),
+                    component_class: name.clone(),
+                    check_name: name,
+                    is_fatal: flags[0],
+                    is_healthy: flags[1],
+                    message,
+                    recommended_action: RecommendedAction::from_number(numbers[1]),
+                    entities: entities(&pairs),
+                    error_codes: codes.iter().map(|(code, _)| code.clone()).collect(),
+                    metadata: pairs.into_iter().collect(),
+                    generated_at: Timestamp::from_microsecond(at).ok(),
+                    drain_overrides: flags[2].then_some(BehaviourOverrides {
+                        force: flags[3],
+                        skip: !flags[3],
+                    }),
+                    strategy: ProcessingStrategy::from_number(numbers[2]),
+                    ..full_event()
+                }
+            },
+        )
+    }
+
+    /// Valid rows of each kind.
+    fn rows() -> [Vec<u8>; 3] {
+        [
+            event(&full_event(), 100),
+            fault(&full_state()),
+            clear(&full_clear()),
+        ]
+    }
+
     proptest! {
         #[test]
+        fn any_event_survives_its_binary_form(sent in any_event()) {
+            prop_assert_eq!(decode_event(&event(&sent, 1 << 20)), Ok(sent));
+        }
+
+        #[test]
         fn damaged_rows_are_errors_not_panics(
-            mut bytes in prop::collection::vec(any::<u8>(), 0..200),
-            at in 0..200_usize,
-            byte: u8,
+            kind in 0..3_usize,
+            start in any::<prop::sample::Index>(),
+            cut in any::<prop::sample::Index>(),
+            with in prop::collection::vec(any::<u8>(), 0..40),
         ) {
-            drop((decode_event(&bytes), decode_fault(&bytes, 0), decode_clear(&bytes)));
-            bytes = event(&full_event(), 100);
-            let length = bytes.len();
-            bytes[at % length] = byte;
-            drop(decode_event(&bytes));
+            // A stretch of a valid row is replaced, left out, or the row ends there.
+            let row = &rows()[kind];
+            let from = start.index(row.len());
+            let to = from + cut.index(row.len() - from + 1);
+            for end in [&row[to..], &[]] {
+                let bytes = [&row[..from], &with, end].concat();
+                drop((decode_event(&bytes), decode_fault(&bytes, 0), decode_clear(&bytes)));
+                drop(crate::facts::Facts::decode(&bytes));
+                let text = String::from_utf8_lossy(&bytes);
+                drop((crate::records::decode_incident(&text), crate::records::decode_holds(&text)));
+            }
         }
 
         #[test]

@@ -162,5 +162,15 @@ mod tests {
             cause: Some(CloseCause::Person),
         };
         assert_eq!(Facts::decode(&facts.encode()).unwrap(), facts);
+        // Each prefix of a row, and each row with one byte changed, is read or refused.
+        let bytes = facts.encode();
+        for at in 0..bytes.len() {
+            assert!(Facts::decode(&bytes[..at]).is_err(), "{at} bytes");
+            for byte in [0, 0x7f, 0x80, 0xff] {
+                let mut damaged = bytes.clone();
+                damaged[at] = byte;
+                drop(Facts::decode(&damaged));
+            }
+        }
     }
 }

@@ -9,12 +9,15 @@ use rusqlite::{Connection, params};
 use crate::changes::scopes_where;
 use crate::codec::nanos;
 use crate::ledger::Ledger;
+use crate::records;
 use crate::types::Pruned;
 
 /// Rows that one step removes of a kind: some 10 ms of the writer's time.
 const STEP: u64 = 500;
 /// Scopes whose memory one step looks at.
 const STEP_SCOPES: usize = 50;
+/// Ids of repeats kept beyond the memory of faults at most, some 100 bytes each.
+const REPEATS_MAX: u64 = 1_000_000;
 /// A consumer that moved within this time is waited for.
 const LIVE: SignedDuration = SignedDuration::from_hours(24);
 
@@ -30,13 +33,17 @@ impl Ledger {
         let mut pruned = Pruned::default();
         let last = self.last_to_go(connection, now, old)?;
         pruned.events = drop_events(connection, last, now)?;
-        // Size beats the memory of repeats too.
+        // As long as an event is known again by its id, a repeat is too: an agent that was away
+        // may send either once more. Size and number beat that.
         let repeats = if self.over_size(connection)? {
             now
-        } else {
+        } else if repeats_kept(connection)? > REPEATS_MAX {
             memory
+        } else {
+            old
         };
         pruned.other_rows = drop_others(connection, old, repeats)?;
+        pruned.other_rows += self.forget_machines(connection, old)?;
         let scopes;
         (scopes, pruned.forgotten) = self.forget(connection, memory)?;
         pruned.more = pruned.events == STEP
@@ -75,6 +82,41 @@ impl Ledger {
 
     fn over_size(&self, connection: &Connection) -> rusqlite::Result<bool> {
         Ok(live_bytes(connection)? > self.options.retention_bytes)
+    }
+
+    /// Forgets machines that were not seen for the time of retention, of which nothing is
+    /// remembered: no fault, no healthy statement, no open incident, no hold that ended later.
+    fn forget_machines(
+        &mut self,
+        connection: &Connection,
+        old: Timestamp,
+    ) -> rusqlite::Result<u64> {
+        let mut statement = connection.prepare_cached(
+            "SELECT machine, holds FROM machines m WHERE seen_at < ?1
+                AND NOT EXISTS (SELECT 1 FROM scopes s WHERE s.machine = m.machine)
+                AND NOT EXISTS (SELECT 1 FROM incidents i
+                    WHERE i.machine = m.machine AND i.closed_at IS NULL)
+             ORDER BY seen_at LIMIT ?2",
+        )?;
+        let candidates: Vec<(String, String)> = statement
+            .query_map(params![nanos(old), STEP], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?
+            .collect::<Result<_, _>>()?;
+        let mut gone = 0;
+        for (machine, holds) in candidates {
+            // What can't be read may hold something.
+            let holds = records::decode_holds(&holds);
+            let holds_nothing = holds.is_ok_and(|holds| holds.iter().all(|hold| hold.until < old));
+            if holds_nothing {
+                gone += connection
+                    .prepare_cached("DELETE FROM machines WHERE machine = ?1")?
+                    .execute([&machine])? as u64;
+                drop(self.boots.take(&machine));
+                self.touch_machine(&machine);
+            }
+        }
+        Ok(gone)
     }
 
     /// Forgets healthy statements and closed faults. Answers how many scopes it looked at and how
@@ -128,6 +170,13 @@ pub(crate) fn live_bytes(connection: &Connection) -> rusqlite::Result<u64> {
     let pragma = |sql| connection.query_row(sql, [], |row| row.get::<_, u64>(0));
     let pages = pragma("PRAGMA page_count")?.saturating_sub(pragma("PRAGMA freelist_count")?);
     Ok(pages * pragma("PRAGMA page_size")?)
+}
+
+/// Ids of repeats that are kept, or somewhat more.
+fn repeats_kept(connection: &Connection) -> rusqlite::Result<u64> {
+    connection
+        .prepare_cached("SELECT coalesce(max(rowid) - min(rowid) + 1, 0) FROM repeat_ids")?
+        .query_row([], |row| row.get(0))
 }
 
 fn before(now: Timestamp, span: Duration) -> Timestamp {

@@ -2,7 +2,15 @@
 
 /// One entry for each version: what brings the file from the version before to this one. Entries
 /// are never changed once released.
-pub(crate) const MIGRATIONS: [&str; 1] = [V1];
+pub(crate) const MIGRATIONS: [&str; 2] = [V1, V2];
+
+/// By what machines are forgotten (those not seen for long that nothing is remembered of), and by
+/// what each decision reads: nodes that were ill often have many incidents that are over.
+const V2: &str = "
+CREATE INDEX incidents_open_node ON incidents (node) WHERE closed_at IS NULL;
+CREATE INDEX machines_seen ON machines (seen_at);
+CREATE INDEX scopes_machine ON scopes (machine);
+";
 
 /// `events.id` is indexed alone: ids are ULIDs mostly, so that new ones stand beside each other.
 /// No index on faults is UNIQUE over the key: identity is the fold's to decide, and an event must

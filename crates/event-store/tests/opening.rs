@@ -32,11 +32,28 @@ fn a_newer_schema_is_refused_by_name() {
         error,
         OpenError::NewerSchema {
             found: 99,
-            known: 1,
+            known: 2,
             ..
         }
     ));
     assert!(error.to_string().contains("schema version 99"), "{error}");
+}
+
+#[test]
+fn an_older_schema_is_brought_up_to_date_with_what_it_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    send(&store, fault(1, "79"));
+    store.close();
+    let file = rusqlite::Connection::open(dir.path().join("store.db")).unwrap();
+    let as_before = "DROP INDEX machines_seen; DROP INDEX scopes_machine; PRAGMA user_version = 1";
+    file.execute_batch(as_before).unwrap();
+    let store = open(dir.path());
+    assert_eq!(open_codes(&store), ["79"]);
+    let indexes = "SELECT count(*) FROM sqlite_schema
+                   WHERE name IN ('machines_seen', 'scopes_machine')";
+    let count: u32 = file.query_row(indexes, [], |row| row.get(0)).unwrap();
+    assert_eq!(count, 2);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use event_store::{EventStore, Options, Pruned};
+use health_event::incident::Hold;
 use jiff::Timestamp;
 
 use crate::support::*;
@@ -177,4 +178,59 @@ fn size_beats_age_and_consumers_but_not_open_faults() {
         .gap
         .unwrap();
     assert_eq!((gap.from, gap.to), (2, pruned.events));
+}
+
+#[test]
+fn a_repeat_that_is_sent_again_after_days_is_not_counted_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    send(&store, fault(1, "79"));
+    let outcome = send(&store, fault(2, "79")).outcome;
+    assert_eq!(outcome, event_store::Outcome::Repeated);
+    // The agent was away for longer than faults are remembered, and never got its answer.
+    prune(&store, at(13 * DAY));
+    for number in [1, 2] {
+        let mut again = fault(number, "79");
+        again.received_at = at(13 * DAY);
+        let outcome = send(&store, again).outcome;
+        assert_eq!(outcome, event_store::Outcome::Duplicate, "{number}");
+    }
+    assert_eq!(store.fault(&fault_id("79")).unwrap().unwrap().count, 2);
+}
+
+#[test]
+fn machines_go_when_nothing_is_remembered_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let seen = |machine: &str, day: i64| {
+        let boot = health_event::BootId::new("b");
+        let observed = store.observe_boot(machine, &boot, "s", at(day * DAY));
+        observed.wait().unwrap();
+    };
+    for machine in ["gone", "held", "machine-1", "young"] {
+        seen(machine, 0);
+    }
+    // `machine-1` has an open fault, a person's hold on `held` ends on the tenth day.
+    send(&store, fault(1, "79"));
+    let hold = Hold {
+        actor: "a person".to_owned(),
+        until: at(10 * DAY),
+        faults: Vec::new(),
+    };
+    let held = store.holds_put("held", vec![hold], 0, at(0));
+    held.wait().unwrap();
+    seen("young", 5);
+    let known = |store: &EventStore| -> Vec<&str> {
+        let all = ["gone", "held", "machine-1", "young"].into_iter();
+        all.filter(|machine| store.machine(machine).unwrap().is_some())
+            .collect()
+    };
+    prune(&store, at(13 * DAY));
+    assert_eq!(known(&store), ["gone", "held", "machine-1", "young"]);
+    prune(&store, at(15 * DAY));
+    assert_eq!(known(&store), ["held", "machine-1", "young"]);
+    prune(&store, at(25 * DAY));
+    assert_eq!(known(&store), ["machine-1"]);
+    store.close();
+    assert_eq!(known(&open(dir.path())), ["machine-1"]);
 }

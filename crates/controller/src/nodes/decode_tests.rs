@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -213,4 +214,96 @@ fn anonymous_bytes() -> usize {
         .parse::<usize>()
         .unwrap()
         * 1024
+}
+
+/// Any JSON, a few levels deep.
+fn any_json() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        any::<f64>().prop_map(Into::into),
+        "[a-z/.\\PC]{0,12}".prop_map(Into::into),
+    ];
+    leaf.prop_recursive(4, 32, 4, |inner| {
+        let key = prop_oneof![
+            Just("name".to_owned()),
+            Just("key".to_owned()),
+            Just("type".to_owned()),
+            Just("status".to_owned()),
+            Just("effect".to_owned()),
+            ".{0,8}"
+        ];
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
+            prop::collection::btree_map(key, inner, 0..4)
+                .prop_map(|map| map.into_iter().collect::<serde_json::Value>()),
+        ]
+    })
+}
+
+/// Where a node has what we read.
+const PLACES: [&str; 16] = [
+    "/type",
+    "/object",
+    "/object/metadata",
+    "/object/metadata/name",
+    "/object/metadata/uid",
+    "/object/metadata/resourceVersion",
+    "/object/metadata/creationTimestamp",
+    "/object/metadata/labels",
+    "/object/metadata/annotations",
+    "/object/metadata/managedFields",
+    "/object/spec",
+    "/object/spec/unschedulable",
+    "/object/spec/taints",
+    "/object/status",
+    "/object/status/conditions",
+    "/object/status/nodeInfo",
+];
+
+proptest! {
+    #[test]
+    fn any_value_in_any_place_is_read_or_refused(
+        place in prop::sample::select(&PLACES[..]),
+        value in any_json(),
+    ) {
+        let mut line: serde_json::Value = serde_json::from_str(FULL).unwrap();
+        *line.pointer_mut(place).unwrap() = value;
+        let mut decoder = decoder();
+        drop(decoder.line(line.to_string().as_bytes()));
+        let list = json!({ "kind": "NodeList", "metadata": { "resourceVersion": "1" },
+                           "items": [line["object"]] });
+        drop(decoder.page(list.to_string().as_bytes()));
+        drop(decoder.node(line["object"].to_string().as_bytes()));
+        // What came before does not change what comes after.
+        let (Line::Node(after), _) = decoder.line(FULL.as_bytes()).unwrap() else { panic!() };
+        prop_assert_eq!(format!("{after:?}"), format!("{:?}", node(FULL)));
+    }
+
+    #[test]
+    fn damaged_bytes_are_read_or_refused(
+        start in any::<prop::sample::Index>(),
+        length in 0..60_usize,
+        with in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let full = FULL.as_bytes();
+        let from = start.index(full.len());
+        let to = (from + length).min(full.len());
+        for end in [&full[to..], &[]] {
+            let bytes = [&full[..from], &with, end].concat();
+            drop((decoder().line(&bytes), decoder().page(&bytes), decoder().node(&bytes)));
+        }
+    }
+
+    #[test]
+    fn what_we_do_not_read_changes_nothing(value in any_json()) {
+        let mut line: serde_json::Value = serde_json::from_str(FULL).unwrap();
+        let without = node(&line.to_string());
+        line["object"]["spec"]["unknown"] = value.clone();
+        line["object"]["status"]["images"] = value.clone();
+        line["object"]["unknown"] = value;
+        let with = node(&line.to_string());
+        prop_assert_eq!(format!("{with:?}"), format!("{without:?}"));
+    }
 }

@@ -23,12 +23,6 @@ pub fn decode_body(body: &[u8]) -> Result<HealthEvent, prost::DecodeError> {
     Ok(HealthEvent::try_from(event).unwrap_or_default())
 }
 
-/// SHA-256 of what the event says: everything but its id and its place in the order, which a
-/// second sending may change.
-pub fn content_hash(event: &HealthEvent) -> [u8; 32] {
-    Sha256::digest(received_bytes(event.clone().into())).into()
-}
-
 /// What a received event says, as bytes: everything but its id and its place in the order. An
 /// agent that lost an answer with its process sends the event again under another number.
 pub fn received_bytes(mut event: wire::HealthEvent) -> Vec<u8> {

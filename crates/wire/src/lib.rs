@@ -6,7 +6,7 @@
 //! - Any bytes that decode are either refused with the event, the field and the allowed form, or
 //!   give an event within the bounds of [`validate`] (property test there): nothing panics.
 //! - The encoding of an event is deterministic (maps in key order), so equal events have equal
-//!   bodies and equal [`content_hash`]es.
+//!   bodies.
 
 pub mod answers;
 pub mod api;
@@ -16,7 +16,7 @@ mod convert;
 pub mod validate;
 
 pub use answers::{AnswersLayer, unavailable, with_retry_hint};
-pub use body::{content_hash, decode_body, encode_body, received_bytes, sent_hash};
+pub use body::{decode_body, encode_body, received_bytes, sent_hash};
 pub use codec::{MessageCodec, MessageDecoder, Undecodable};
 pub use convert::{ConvertError, timestamp_from_wire, timestamp_to_wire};
 pub use validate::{Accepted, Refusal, accept};

@@ -281,3 +281,42 @@ async fn a_thousand_events_sent_while_the_controller_is_down_arrive_once_and_in_
     turn.node("waiting", "out", nodes::is_cordoned).await;
     controller.stop().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_said_before_a_reboot_and_arrives_after_it_acts_once_it_is_said_again() {
+    let turn = Turn::take().await;
+    let mut controller = turn.controller(&at_once()).await;
+    let mut machine = turn.machine(&controller, "late").await;
+    controller.kill();
+    let fault = fatal("GpuMemWatch", "48", "0");
+    machine.monitor.say(fault.clone()).await.unwrap();
+    machine.restart(turn.testbed).await.unwrap();
+    controller.restart().await.unwrap();
+    machine.settled(&controller).await.unwrap();
+    // Of an earlier boot: stored and shown, without effect (faults-incidents 3, rule 6).
+    let with_fault = |node: &serde_json::Value| {
+        let faults = node["faults"].as_array();
+        faults.is_some_and(|all| all.iter().any(|fault| fault["check"] == "GpuMemWatch"))
+    };
+    let shown = machine
+        .until(&controller, "with its fault", with_fault)
+        .await;
+    assert_eq!(shown.unwrap()["incidents"], json!([]));
+    let node = nodes::read(&turn.testbed.admin(), "late").await.unwrap();
+    assert!(!nodes::is_cordoned(&node));
+    // A monitor that starts with the machine says again what holds.
+    machine
+        .monitor
+        .say(fatal("GpuMemWatch", "48", "0"))
+        .await
+        .unwrap();
+    turn.node("late", "out", nodes::is_cordoned).await;
+    machine
+        .until_state(&controller, "Quarantined")
+        .await
+        .unwrap();
+    machine.monitor.say(healthy(&fault)).await.unwrap();
+    turn.node("late", "released", |node| !nodes::is_cordoned(node))
+        .await;
+    controller.stop().unwrap();
+}

@@ -33,6 +33,7 @@ pub(crate) enum NodeAct {
     ForeignTaint,
     ForeignUntaint,
     OurUntaint,
+    Release,
     NodeReplaced,
     Reboot,
     NotReady,
@@ -41,12 +42,13 @@ pub(crate) enum NodeAct {
 }
 
 /// How often each comes, of the sum.
-const WEIGHTS: [(NodeAct, usize); 10] = [
+const WEIGHTS: [(NodeAct, usize); 11] = [
     (NodeAct::ForeignCordon, 14),
     (NodeAct::Uncordon, 14),
     (NodeAct::ForeignTaint, 10),
     (NodeAct::ForeignUntaint, 7),
     (NodeAct::OurUntaint, 6),
+    (NodeAct::Release, 5),
     (NodeAct::NodeReplaced, 8),
     (NodeAct::Reboot, 7),
     (NodeAct::NotReady, 6),
@@ -92,6 +94,7 @@ impl Chaos {
             NodeAct::ForeignTaint => self.taint(&spot, &taint, true).await?,
             NodeAct::ForeignUntaint => self.taint(&spot, &taint, false).await?,
             NodeAct::OurUntaint => self.taint(&spot, OUR_TAINT, false).await?,
+            NodeAct::Release => self.release(&spot).await,
             NodeAct::NodeReplaced => self.replace(&spot).await?,
             NodeAct::Reboot => self.reboot(&spot).await?,
             NodeAct::NotReady => self.not_ready(&spot).await?,
@@ -191,6 +194,16 @@ impl Chaos {
                 Ok(node.annotations().get(TOKEN) == Some(&token))
             }
         }
+    }
+
+    /// A person gives the node back with `warden release`.
+    async fn release(&mut self, spot: &Spot) -> bool {
+        if !self.controller.is_running() {
+            return false;
+        }
+        let path = format!("/api/v1/nodes/{}/release", spot.name);
+        let answer = self.controller.post(&path, &json!({})).await;
+        answer.is_ok_and(|(status, _)| status == 200)
     }
 
     /// The node object goes, and the same machine registers again.

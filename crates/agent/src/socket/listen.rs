@@ -1,9 +1,11 @@
 //! The listening socket: file, mode, and who may be connected ([`Places`] says).
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -47,27 +49,52 @@ impl Drop for SocketFile {
     }
 }
 
-/// Removes a stale file, makes the folder, listens, opens the file to every user.
+/// Makes the folder, listens, opens the file to every user, and only then puts it in its place,
+/// over a stale one: whoever sees it can connect.
 pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    match std::fs::symlink_metadata(path) {
-        Ok(about) if about.file_type().is_socket() => std::fs::remove_file(path)?,
-        Ok(_) => {
-            let why = "something that is no socket is in the way; remove it";
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
+    look_for_others(path)?;
+    let unready = unready(path);
+    if look_for_others(&unready)? {
+        std::fs::remove_file(&unready)?;
     }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, Permissions::from_mode(MODE))?;
+    let listener = UnixListener::bind(&unready)?;
+    std::fs::set_permissions(&unready, Permissions::from_mode(MODE))?;
     let file = SocketFile {
         path: path.to_owned(),
-        inode: std::fs::metadata(path)?.ino(),
+        inode: std::fs::metadata(&unready)?.ino(),
     };
+    std::fs::rename(&unready, path)?;
     Ok((listener, file))
+}
+
+/// Whether a socket is there.
+///
+/// # Errors
+/// If something else is.
+fn look_for_others(path: &Path) -> io::Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        Ok(about) if about.file_type().is_socket() => Ok(true),
+        Ok(_) => {
+            let path = path.display();
+            let why = format!("{path}, which is no socket, is in the way; remove it");
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, why))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where the socket is until it can be connected to: a name of the same length, because the
+/// kernel's bound on it counts here too.
+fn unready(path: &Path) -> PathBuf {
+    let mut bytes = path.as_os_str().as_bytes().to_vec();
+    if let Some(last) = bytes.last_mut() {
+        *last = if *last == b'~' { b'-' } else { b'~' };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
 }
 
 /// Connections as they come and have a place.

@@ -394,6 +394,27 @@ async fn a_caller_with_its_own_token_is_passed_on_and_never_kept() {
 }
 
 #[tokio::test]
+async fn whoever_sees_the_socket_can_connect_also_while_the_agent_starts_anew() {
+    let controller = Controller::absent();
+    let setup = Setup::new();
+    let mut agent = setup.start(&controller.url());
+    let connect = || std::os::unix::net::UnixStream::connect(setup.socket());
+    until("the socket", || setup.socket().exists().then_some(())).await;
+    connect().unwrap();
+    agent.kill();
+    assert!(connect().is_err(), "a killed agent leaves its file");
+    agent = setup.start(&controller.url());
+    until("the new socket", || {
+        assert!(setup.socket().exists(), "it is replaced, never missing");
+        connect().ok()
+    })
+    .await;
+    assert!(agent.stop().success());
+    let left = |name: &str| setup.path(name).exists();
+    assert!(!left("agent.sock") && !left("agent.soc~"));
+}
+
+#[tokio::test]
 async fn peers_can_be_limited_to_some_users() {
     let controller = Controller::start();
     let mut setup = Setup::new();

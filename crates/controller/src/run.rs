@@ -325,7 +325,7 @@ async fn lead(
             }
             // It lives, or the store can't be used, which is told once the lease is ours.
             Err(error) => {
-                info!(code = "lease_not_inherited", why = %error, "waiting for the lease")
+                info!(code = "lease_not_inherited", why = %error, "waiting for the lease");
             }
         }
     }

@@ -160,3 +160,40 @@ async fn a_condition_that_someone_changed_is_set_right() {
         .unwrap();
     cluster.until("c-changed", "bad again", bad).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_monitors_healthy_condition_stays_over_a_restart() {
+    let cluster = Cluster::with_nodes(&["c-stays"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let controller = start(&cluster, &folder).await;
+    let fault = fatal("c-stays", "SiteCheck", "0");
+    controller.append(fault.clone()).await;
+    let is = |status: &'static str| {
+        move |node: &Node| condition(node, "SiteCheck").is_some_and(|c| c.0 == status)
+    };
+    cluster.until("c-stays", "the fault", is("True")).await;
+    controller.append(healthy(&fault)).await;
+    cluster.until("c-stays", "its end", is("False")).await;
+    controller.kill().await;
+    let controller = start(&cluster, &folder).await;
+    // A later fault of another check shows that the node had its turn.
+    controller.append(fatal("c-stays", "Other", "0")).await;
+    let other = |node: &Node| condition(node, "Other").is_some();
+    let node = cluster.until("c-stays", "the other fault", other).await;
+    assert!(is("False")(&node), "{:?}", condition(&node, "SiteCheck"));
+    assert_eq!(
+        annotation(&node, "warden.dev/conditions"),
+        Some(r#"["Other","SiteCheck"]"#)
+    );
+    controller.kill().await;
+    // A retired check is none: its condition goes.
+    let retired = OBSERVE.replace(
+        "profile = \"observe\"",
+        "profile = \"observe\"\n[ingest]\nretired_checks = [\"test-monitor/SiteCheck\"]",
+    );
+    let _controller = Controller::start_with(&cluster, folder.path(), &retired).await;
+    let gone = |node: &Node| condition(node, "SiteCheck").is_none();
+    cluster
+        .until("c-stays", "without the retired one", gone)
+        .await;
+}

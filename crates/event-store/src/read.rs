@@ -130,6 +130,13 @@ impl EventStore {
         )
     }
 
+    /// Checks of nodes of which anything is remembered: an open fault, or what was said within the
+    /// memory of faults.
+    pub fn known_checks(&self) -> Result<Vec<String>, ReadError> {
+        let sql = "SELECT DISTINCT check_name FROM scopes WHERE node IS NOT NULL";
+        self.list("known checks", sql, [], |row| row.get(0))
+    }
+
     /// Nodes with an open fault that may have effects, sorted.
     pub fn nodes_with_open_faults(&self) -> Result<Vec<NodeName>, ReadError> {
         let acts = ProcessingStrategy::ExecuteRemediation.number();

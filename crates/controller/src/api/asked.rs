@@ -197,7 +197,7 @@ async fn in_path<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<String,
 pub(super) async fn read_body<T: DeserializeOwned>(body: Body) -> Result<T, Failed> {
     let bytes = to_bytes(body, LARGEST_BODY).await.map_err(|error| {
         let inner = std::error::Error::source(&error);
-        if inner.is_some_and(|inner| inner.is::<LengthLimitError>()) {
+        if inner.is_some_and(<dyn std::error::Error>::is::<LengthLimitError>) {
             let text = format!("the body is too large; want at most {LARGEST_BODY} bytes");
             Failed::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", text)
         } else {

@@ -169,7 +169,7 @@ impl Conditions {
             conditions: &facts::conditions(node),
             listed: &facts::listed(node),
             faults: &faults,
-            healthy: &self.healthy.of(&node.name),
+            healthy: &self.healthy.about(&node.name),
             configured: &self.healthy.configured(),
             reference_types: &self.reference_types,
             reference_runs: self.reference.runs(),

@@ -3,15 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use event_store::{EventStore, ReadError};
 use health_event::{NodeName, checks};
 use jiff::Timestamp;
+
+use crate::config::CheckRef;
 
 /// Checks remembered a node at most; the reference has 40 and a site adds a few.
 pub const CHECKS: usize = 256;
 /// Names of checks remembered at most in all.
 const NAMES: usize = 4_096;
 
-/// Since this process began, from the events. Cheap to clone; all clones are one.
+/// From the events since this process began, and the checks that the store remembers from before.
+/// Cheap to clone; all clones are one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Healthy(Arc<Mutex<Said>>);
 
@@ -20,9 +24,22 @@ struct Said {
     by_node: HashMap<NodeName, BTreeMap<Arc<str>, Timestamp>>,
     /// Checks that spoke, whatever they said.
     spoke: BTreeSet<Arc<str>>,
+    /// Checks that no longer exist, also if an old word of theirs is read again.
+    retired: BTreeSet<String>,
 }
 
 impl Healthy {
+    /// With the checks that the store remembers, so that a restart takes no condition off a node.
+    pub(super) fn of(store: &EventStore, retired: &[CheckRef]) -> Result<Self, ReadError> {
+        let known = store.known_checks()?.into_iter();
+        let spoke = known.map(Arc::from).take(NAMES).collect();
+        Ok(Self(Arc::new(Mutex::new(Said {
+            spoke,
+            retired: retired.iter().map(|r| r.check.clone()).collect(),
+            ..Said::default()
+        }))))
+    }
+
     /// A check spoke about a node. Answers whether it is the first healthy word there.
     pub(super) fn note(&self, node: &NodeName, check: &str, healthy: Option<Timestamp>) -> bool {
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,7 +61,7 @@ impl Healthy {
     }
 
     /// What was said healthy about a node, and when.
-    pub(super) fn of(&self, node: &NodeName) -> BTreeMap<String, Timestamp> {
+    pub(super) fn about(&self, node: &NodeName) -> BTreeMap<String, Timestamp> {
         let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_node = said.by_node.get(node);
         of_node
@@ -69,6 +86,7 @@ impl Healthy {
         let known = checks::CHECKS.iter().map(|check| check.name.to_owned());
         known
             .chain(said.spoke.iter().map(ToString::to_string))
+            .filter(|check| !said.retired.contains(check))
             .collect()
     }
 }
@@ -88,9 +106,9 @@ mod tests {
         for i in 0..2 * NAMES {
             healthy.note(&node, &format!("c{i}"), Some(now));
         }
-        assert_eq!(healthy.of(&node).len(), CHECKS);
+        assert_eq!(healthy.about(&node).len(), CHECKS);
         assert!(healthy.configured().len() <= NAMES + checks::CHECKS.len());
         healthy.forget(&node);
-        assert!(healthy.of(&node).is_empty());
+        assert!(healthy.about(&node).is_empty());
     }
 }

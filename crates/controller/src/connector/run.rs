@@ -22,6 +22,9 @@ pub enum ConnectorError {
     /// A worker panicked.
     #[error(transparent)]
     Worker(#[from] WorkerEnded),
+    /// The store can't be read at start.
+    #[error("the connector can't start: {0}")]
+    Read(#[from] event_store::ReadError),
 }
 
 impl ConnectorError {
@@ -29,6 +32,7 @@ impl ConnectorError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Worker(error) => error.code(),
+            Self::Read(error) => error.code(),
         }
     }
 }
@@ -56,7 +60,7 @@ pub async fn run(context: Context, leadership: Leadership) -> Result<(), Connect
         message: config.max_condition_message_length,
         compact: config.compacted_message_length,
     };
-    let healthy = Healthy::default();
+    let healthy = Healthy::of(&context.store, &context.config.ingest.retired_checks)?;
     let more = Arc::new(Notify::new());
     let told = Arc::clone(&more);
     context.store.on_commit(Box::new(move |commit| {

@@ -135,11 +135,7 @@ fn given_back(id: IncidentId, node: &NodeFacts, now: Timestamp) -> Incident {
         id,
         node: node.name.clone(),
         node_uid: node.uid.clone(),
-        machine: if node.machine_id.is_empty() {
-            node.uid.clone()
-        } else {
-            node.machine_id.clone()
-        },
+        machine: node.machine.clone(),
         version: 1,
         opened_seq: 0,
         opened_at: now,

@@ -85,7 +85,8 @@ impl Module {
             );
             return;
         }
-        if requests.len() >= WAITING {
+        // A reset drops every withheld node, however many: one request a node is bound enough.
+        if answer.is_some() && requests.len() >= WAITING {
             refuse(answer, "too many requests wait; ask again in a moment");
             return;
         }
@@ -157,6 +158,16 @@ impl Module {
                 let nodes = state.reset(name);
                 // Under the lock: else the reset could be taken for an automatic one.
                 set_breaker(&self.context.metrics, name, false);
+                // Under the lock too: else the first could have its turn before it is dropped.
+                for node in nodes.iter().filter(|_| drop_withheld) {
+                    if self.is_withheld(node) {
+                        let request = Request {
+                            kind: RequestKind::DropWithheld,
+                            actor: actor.to_owned(),
+                        };
+                        self.ask(node, request, None);
+                    }
+                }
                 let put = Breaker::record(&state, name).map(|(key, value)| {
                     self.context
                         .store
@@ -175,15 +186,7 @@ impl Module {
             }
             .emit(&self.context.metrics);
             for node in &nodes {
-                if drop_withheld && self.is_withheld(node) {
-                    let request = Request {
-                        kind: RequestKind::DropWithheld,
-                        actor: actor.to_owned(),
-                    };
-                    self.ask(node, request, None);
-                } else {
-                    self.workers.wake(node);
-                }
+                self.workers.wake(node);
             }
         }
         self.breaker.changed.notify_one();

@@ -47,6 +47,7 @@ pub(super) fn node_facts(
         uid: node.uid.to_string(),
         created_at: node.created_at,
         machine_id: node.system_uuid.to_string(),
+        machine: node.machine().to_owned(),
         boot: BootId::new(&node.boot_id),
         ready: node.ready == Some(ConditionStatus::True),
         unschedulable: node.unschedulable,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use health_event::fault::codes_of;
-use health_event::incident::{Hold, Incident, IncidentFault, Marks, QuarantineStatus};
+use health_event::incident::{Hold, Incident, IncidentFault, QuarantineStatus};
 use health_event::{BootId, FaultId, FaultKey, HealthEvent, Scope, devices_of};
 use jiff::Timestamp;
 use k8s_api::names;
@@ -41,18 +41,7 @@ pub fn adopt(
     incident.version = mark.version + 1;
     incident.quarantine = QuarantineStatus::Quarantined;
     incident.marks_observed = true;
-    incident.marks = Marks {
-        cordon: on.cordon,
-        cordon_pre_existing: on.cordon_pre_existing,
-        taints: on.taints.iter().map(|a| a.taint.clone()).collect(),
-        taints_pre_existing: on
-            .taints
-            .iter()
-            .filter(|a| a.pre_existing)
-            .map(|a| a.taint.clone())
-            .collect(),
-        reasons: BTreeSet::new(),
-    };
+    incident.marks = on.marks(BTreeSet::new());
     for event in events.iter().filter(|e| !e.is_healthy) {
         let mut names = rules.evaluate(event, &node_value).names();
         if names.is_empty() {

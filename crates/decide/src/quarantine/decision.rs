@@ -120,7 +120,8 @@ pub enum Reason {
     NodeReplaced,
     /// A fault joined or left, without a change of the marks.
     FaultsChange,
-    /// A cooperating controller uncordoned the node; a taint takes the cordon's place.
+    /// A cooperating controller uncordoned the node; a taint takes the cordon's place, or nothing
+    /// does until it has finished.
     CooperatorUncordon(String),
     /// A person is needed.
     NeedsOperator,
@@ -189,7 +190,7 @@ impl fmt::Display for Reason {
             Self::CooperatorUncordon(key) => {
                 write!(
                     f,
-                    "{key} is at work and uncordoned the node; a taint keeps it out"
+                    "{key} is at work and uncordoned the node; our cordon stands back until it has finished"
                 )
             }
             Self::NeedsOperator => f.write_str("a person is needed"),

@@ -85,6 +85,8 @@ pub struct NodeFacts {
     pub created_at: Timestamp,
     /// System UUID; empty if unknown.
     pub machine_id: String,
+    /// What holds are kept by: the system UUID, else the provider id, else the UID.
+    pub machine: String,
     /// Boot id of the node's status.
     pub boot: BootId,
     /// Whether the condition Ready is True.
@@ -175,7 +177,7 @@ pub enum CooperatorPolicy {
     /// Keep a NoSchedule taint of ours.
     #[default]
     Taint,
-    /// Let it be until the controller has finished.
+    /// Let it be until the controller has finished; then the cordon comes back.
     Yield,
 }
 

@@ -11,7 +11,7 @@ use k8s_api::{AppliedTaint, IncidentMark};
 use super::annotated::open_events;
 use super::decision::{NodeWrite, Preconditions, WriteKind};
 use super::facts::{Annotation, CooperatorPolicy, Label, NodeFacts, TaintRead, View};
-use super::on_node::{OnNode, has_taint, is_cordoned, taints};
+use super::on_node::{MarkRead, OnNode, has_taint, is_cordoned, taints};
 use crate::rules::wanted;
 
 /// A cooperating controller at work on the node: its key.
@@ -72,16 +72,27 @@ pub(super) fn plan(view: &View<'_>, node: &NodeFacts, on: &OnNode, incident: &In
 }
 
 /// While a cooperating controller works and has uncordoned the node, a taint of ours keeps it out
-/// in the cordon's place.
+/// in the cordon's place, or, by policy `yield`, nothing does.
 fn step_aside(view: &View<'_>, node: &NodeFacts, on: &OnNode, marks: &mut Marks) {
     let taint = &view.policy.cooperator_taint;
     let uncordoned = on.cordon && !is_cordoned(node);
     let aside = on.applied(taint).is_some();
     let working = cooperator(view, node).is_some();
-    let by_taint = view.policy.cooperator_policy == CooperatorPolicy::Taint;
-    if marks.cordon && working && by_taint && (uncordoned || aside) {
-        marks.cordon = false;
-        marks.taints.insert(taint.clone());
+    if !marks.cordon || !working {
+        return;
+    }
+    match view.policy.cooperator_policy {
+        CooperatorPolicy::Taint if uncordoned || aside => {
+            marks.cordon = false;
+            marks.taints.insert(taint.clone());
+        }
+        // Marks without the cordon that is asked for: it was given up before.
+        CooperatorPolicy::Yield
+            if uncordoned || (matches!(on.mark, MarkRead::Ours(_)) && !on.cordon) =>
+        {
+            marks.cordon = false;
+        }
+        CooperatorPolicy::Taint | CooperatorPolicy::Yield => {}
     }
 }
 

@@ -109,6 +109,18 @@ impl OnNode {
         }
     }
 
+    /// What is there, as an incident records it.
+    pub(super) fn marks(&self, reasons: BTreeSet<String>) -> Marks {
+        let before = self.taints.iter().filter(|a| a.pre_existing);
+        Marks {
+            cordon: self.cordon,
+            cordon_pre_existing: self.cordon_pre_existing,
+            taints: self.taints.iter().map(|a| a.taint.clone()).collect(),
+            taints_pre_existing: before.map(|a| a.taint.clone()).collect(),
+            reasons,
+        }
+    }
+
     pub(super) fn carries(&self, incident: &Incident) -> Option<u64> {
         match &self.mark {
             MarkRead::Ours(mark) if mark.incident == incident.id => Some(mark.version),

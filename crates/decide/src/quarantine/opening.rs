@@ -233,7 +233,23 @@ pub(super) fn applying(
     view: &View<'_>,
     node: &NodeFacts,
     on: &OnNode,
+    next: Incident,
+    from: Option<QuarantineStatus>,
+    reason: Reason,
+    now: Timestamp,
+) -> Decision {
+    let wanted = marks::plan(view, node, on, &next);
+    applying_marks(view, node, on, next, wanted, from, reason, now)
+}
+
+/// As [`applying`], with marks that are given.
+#[expect(clippy::too_many_arguments, reason = "the facts, and what was decided")]
+pub(super) fn applying_marks(
+    view: &View<'_>,
+    node: &NodeFacts,
+    on: &OnNode,
     mut next: Incident,
+    wanted: Marks,
     from: Option<QuarantineStatus>,
     reason: Reason,
     now: Timestamp,
@@ -241,7 +257,7 @@ pub(super) fn applying(
     if next.marks_observed {
         next.marks_before.get_or_insert_with(|| next.marks.clone());
     }
-    next.marks = marks::plan(view, node, on, &next);
+    next.marks = wanted;
     next.quarantine = QuarantineStatus::Applying;
     next.since = now;
     let write = marks::apply(view, node, on, &next, now);
@@ -268,12 +284,11 @@ pub(super) fn blank_for(
     boot: BootId,
     now: Timestamp,
 ) -> Incident {
-    let machine = Some(&node.machine_id).filter(|m| !m.is_empty());
     Incident {
         id,
         node: node.name.clone(),
         node_uid: node.uid.clone(),
-        machine: machine.unwrap_or(&node.uid).clone(),
+        machine: node.machine.clone(),
         version: 1,
         opened_seq: 0,
         opened_at: now,

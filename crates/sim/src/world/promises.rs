@@ -139,10 +139,21 @@ fn of_release(site: &Site, decision: &Decision, after: &Incident) -> Option<Brok
     if after.held_by.is_some() || own.any(open) {
         return Some(Broken::ReleasedWithOpenFault);
     }
-    let was_out = site
-        .incident
-        .as_ref()
-        .is_some_and(|i| i.quarantine == QuarantineStatus::Quarantined);
+    let was_out = site.incident.as_ref().is_some_and(|i| {
+        let marked = || {
+            site.cache
+                .as_ref()
+                .is_some_and(|cache| cache.mark().is_some())
+        };
+        match i.quarantine {
+            QuarantineStatus::Quarantined => true,
+            QuarantineStatus::Applying => marked(),
+            QuarantineStatus::Withheld(_)
+            | QuarantineStatus::Observed
+            | QuarantineStatus::Releasing(_)
+            | QuarantineStatus::Closed(_) => false,
+        }
+    });
     let cache = site
         .cache
         .as_ref()
@@ -199,7 +210,10 @@ fn of_write(judged: &Judged<'_>, site: &Site, write: &NodeWrite) -> Option<Broke
     if opens && judged.policy.mode == Mode::Off {
         return Some(Broken::OpenedWhileOff);
     }
-    if !takes_out(write) {
+    // A node that waits for its agent's word keeps what it has: that takes nothing more out.
+    let keeps =
+        write.kind == WriteKind::Update && write.unschedulable.is_none() && write.taints.is_none();
+    if !takes_out(write) || keeps {
         return None;
     }
     let Some(incident) =

@@ -175,6 +175,7 @@ pub(super) fn registered(
         uid: format!("uid-{node}-{uid}"),
         created_at: Timestamp::UNIX_EPOCH,
         machine_id: machine_id(machine),
+        machine: machine_id(machine),
         boot: boot_id(machine, boot),
         ready: true,
         unschedulable: None,

@@ -3,16 +3,14 @@
 mod waiting;
 
 use health_event::FaultId;
-use health_event::incident::{CloseReason, Incident, QuarantineStatus};
+use health_event::incident::{CloseReason, Incident, Marks, QuarantineStatus};
 use jiff::Timestamp;
 
 use super::decision::{Decision, Note, Reason, Transition, WriteKind};
-use super::facts::{
-    Annotation, CooperatorPolicy, Mode, NodeFacts, Request, RequestKind, View, WriteFeedback,
-};
+use super::facts::{Annotation, Mode, NodeFacts, Request, RequestKind, View, WriteFeedback};
 use super::joining::{blocked, candidates, hold_open_faults, refresh};
-use super::on_node::{self, OnNode};
-use super::opening::applying;
+use super::on_node::{self, MarkRead, OnNode};
+use super::opening::{applying, applying_marks};
 use super::{later, marks, moved, observed_only, wake};
 
 /// Text of [`Incident::needs_operator`] where the agent does not settle.
@@ -180,11 +178,12 @@ impl Look<'_> {
         } else if let Some(decision) = self.stepped_in(&next) {
             decision
         } else if over {
-            self.undo(&next, CloseReason::Recovered, Reason::Recovered)
+            self.over(next)
         } else if let Some(reason) = observed_only(self.view, self.node) {
             self.withdraw(&next, reason)
         } else {
-            self.write_again(next)
+            let wanted = marks::plan(self.view, self.node, &self.on, &next);
+            self.write_again(next, wanted)
         };
         decision.notes.splice(0..0, notes);
         decision
@@ -203,10 +202,32 @@ impl Look<'_> {
         decision
     }
 
+    /// Every fault closed while a change of the marks is under way.
+    fn over(&self, next: Incident) -> Decision {
+        let known = self.incident.marks_observed && !self.on.marks_nothing();
+        let is_out = known || self.on.carries(self.incident).is_some();
+        let blocker = match self.view.policy.mode {
+            Mode::Enforce if is_out => self.release_blocker(&next),
+            Mode::Enforce | Mode::DryRun | Mode::Off => None,
+        };
+        let Some(by) = blocker else {
+            return self.undo(&next, CloseReason::Recovered, Reason::Recovered);
+        };
+        // The node stays out as it is; the write makes one that is late fail.
+        let before = self.incident.marks_before.as_ref();
+        let reasons = before.unwrap_or(&self.incident.marks).reasons.clone();
+        let mut decision = self.write_again(next, self.on.marks(reasons));
+        decision.notes.push(blocked("release", by));
+        decision
+    }
+
     /// Takes off what an earlier write may have put on, or closes if nothing is there.
     fn undo(&self, next: &Incident, why: CloseReason, reason: Reason) -> Decision {
-        // Marks that are known to be ours are there even if somebody took our annotations off.
-        if self.on.carries(self.incident).is_none() && self.on.marks_nothing() {
+        // Marks that are known to be ours are there even if somebody took our annotations off. Those
+        // of another incident are looked at once this one is over.
+        let others = matches!(self.on.mark, MarkRead::Ours(_)) && !self.incident.marks_observed;
+        let nothing = self.on.marks_nothing() || others;
+        if self.on.carries(self.incident).is_none() && nothing {
             return self.close(next, why, reason);
         }
         let blocker = match self.view.policy.mode {
@@ -238,9 +259,8 @@ impl Look<'_> {
         }
     }
 
-    fn write_again(&self, mut next: Incident) -> Decision {
-        next.marks = marks::plan(self.view, self.node, &self.on, &next);
-        let same = next.marks == self.incident.marks && next.faults == self.incident.faults;
+    fn write_again(&self, next: Incident, wanted: Marks) -> Decision {
+        let same = wanted == self.incident.marks && next.faults == self.incident.faults;
         if same {
             let write = marks::apply(self.view, self.node, &self.on, self.incident, self.now);
             return Decision {
@@ -248,7 +268,10 @@ impl Look<'_> {
                 ..Decision::default()
             };
         }
-        self.apply(next, Reason::ReplannedWrite)
+        let (view, node, on) = (self.view, self.node, &self.on);
+        let from = Some(self.incident.quarantine.clone());
+        let reason = Reason::ReplannedWrite;
+        applying_marks(view, node, on, next, wanted, from, reason, self.now)
     }
 
     /// A person, or a cooperating controller, undid our marks.
@@ -284,17 +307,14 @@ impl Look<'_> {
 
     fn make_way(&self, next: &Incident, key: &str) -> Decision {
         let note = Note::CooperatorUncordon(key.to_owned());
-        let taint = self.view.policy.cooperator_policy == CooperatorPolicy::Taint;
-        let mut decision = match self.cannot_write() {
-            Some(blocked) => Decision {
+        let mut decision = if let Some(blocked) = self.cannot_write() {
+            Decision {
                 notes: vec![blocked],
                 ..Decision::default()
-            },
-            None if taint => {
-                let reason = Reason::CooperatorUncordon(key.to_owned());
-                self.apply(next.clone(), reason)
             }
-            None => Decision::default(),
+        } else {
+            let reason = Reason::CooperatorUncordon(key.to_owned());
+            self.apply(next.clone(), reason)
         };
         decision.notes.push(note);
         decision
@@ -368,9 +388,7 @@ impl Look<'_> {
         let blocker = match self.view.policy.mode {
             Mode::DryRun => Some("dry_run"),
             Mode::Off => Some("off"),
-            Mode::Enforce if self.node.external_owner.is_some() => Some("external_owner"),
-            Mode::Enforce if !self.is_settled(&next) => Some("agent_not_settled"),
-            Mode::Enforce => None,
+            Mode::Enforce => self.release_blocker(&next),
         };
         let Some(by) = blocker else {
             return self.release(&next, CloseReason::Recovered, Reason::Recovered);
@@ -395,6 +413,17 @@ impl Look<'_> {
         }
         decision.notes.push(blocked("release", by));
         decision
+    }
+
+    /// What keeps a node out of which no fault is open, beside the mode.
+    fn release_blocker(&self, next: &Incident) -> Option<&'static str> {
+        if self.node.external_owner.is_some() {
+            Some("external_owner")
+        } else if !self.is_settled(next) {
+            Some("agent_not_settled")
+        } else {
+            None
+        }
     }
 
     /// Whether the agent's word is in, where it is needed: a fault came through it, and since the

@@ -419,17 +419,21 @@ fn a_cooperator_s_uncordon_is_no_person_s() {
 }
 
 #[test]
-fn yielding_to_a_cooperator_leaves_its_uncordon() {
+fn yielding_to_a_cooperator_leaves_its_uncordon_until_it_has_finished() {
     let mut world = with_cooperator(CooperatorPolicy::Yield);
     world.uncordon_by_hand();
     world.settle();
     assert!(!world.is_cordoned());
     assert_eq!(world.status(), "Quarantined");
-    assert!(
-        world
-            .notes
-            .contains(&Note::CooperatorUncordon("upgrade".into()))
-    );
+    let said = |t: &crate::quarantine::Transition| t.reason.code() == "cooperator_uncordon";
+    assert!(world.transitions.iter().any(said));
+    // It was no person's: once it has finished the node is out again, and nothing is held.
+    world.node_mut().cooperator_values.clear();
+    world.settle();
+    assert!(world.is_cordoned() && world.holds.is_empty());
+    world.say(healthy(XID, "GPU 0", ""));
+    assert_eq!(world.status(), "none");
+    assert!(!world.is_cordoned());
 }
 
 #[test]

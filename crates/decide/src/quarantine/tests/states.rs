@@ -208,6 +208,7 @@ fn another_machine_takes_the_name() {
         w.node = Some(NodeFacts {
             uid: "uid-2".into(),
             machine_id: "machine-2".into(),
+            machine: "machine-2".into(),
             ..super::world::clean_node()
         });
     };

@@ -1,7 +1,7 @@
 //! Somebody takes our annotations off, writes come late, faults close and open unseen: what is ours
 //! comes off all the same, and what is not stays.
 
-use super::world::{World, event, healthy, rule_set, xid_taint};
+use super::world::{World, at, event, healthy, rule_set, xid_taint};
 use crate::breaker::Cause;
 use crate::quarantine::{Annotation, CordonOwner, Note, StrayMarks};
 
@@ -283,4 +283,42 @@ fn another_opening_of_a_fault_joins_only_if_its_event_matches() {
     world.say(event("GpuXidError", "GPU 0", "79"));
     world.say(mild);
     assert_eq!(world.status(), "Quarantined");
+}
+
+#[test]
+fn a_recovery_during_a_change_of_the_marks_waits_for_the_agent_and_the_owner_too() {
+    let changing = || {
+        let mut world = two_rules();
+        world.through_agent = true;
+        world.agent.expected = true;
+        world.agent.settled_for = Some(health_event::BootId::new("boot-1"));
+        world.agent.started_at = Some(at(-10));
+        world.say(event(CORDONS, "GPU 0", ""));
+        without_writes(&mut world, |world| world.say(event(TAINTS, "GPU 0", "")));
+        assert_eq!(world.status(), "Applying");
+        world
+    };
+    let heal = |world: &mut World| {
+        world.store(&healthy(CORDONS, "GPU 0", ""));
+        world.store(&healthy(TAINTS, "GPU 0", ""));
+        world.settle();
+    };
+    let mut world = changing();
+    world.agent.started_at = Some(at(5));
+    world.agent.settled_for = None;
+    heal(&mut world);
+    assert_eq!(world.status(), "Quarantined");
+    assert!(world.is_cordoned() && !world.has_taint(&xid_taint()));
+    world.agent.settled_for = Some(health_event::BootId::new("boot-1"));
+    world.settle();
+    assert_eq!(world.status(), "none");
+    assert!(!world.is_cordoned());
+    let mut world = changing();
+    world.node_mut().external_owner = Some("them".into());
+    heal(&mut world);
+    assert_eq!(world.status(), "Quarantined");
+    assert!(world.is_cordoned());
+    let mut world = changing();
+    heal(&mut world);
+    assert_eq!(world.status(), "none");
 }

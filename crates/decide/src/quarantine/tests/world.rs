@@ -110,6 +110,7 @@ pub(super) fn clean_node() -> NodeFacts {
         uid: "uid-1".into(),
         created_at: at(-1000),
         machine_id: "machine-1".into(),
+        machine: "machine-1".into(),
         boot: BootId::new("boot-1"),
         ready: true,
         unschedulable: None,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use e2e::{Agent, KernelLog};
+use jiff::Timestamp;
 
 use crate::kmsg::{self, DOMAIN, Ring, Unlimited, xid_line};
 use crate::process::Usage;
@@ -40,7 +41,7 @@ async fn start(folder: &Path, log: KernelLog, server: &mut StandIn) -> anyhow::R
     Ok(agent)
 }
 
-/// Line written → event at the stand-in, beside a blocked reader of the same lines.
+/// Line written → decoded, as the agent's own log says, beside a blocked reader of the same lines.
 ///
 /// # Errors
 /// Not root, or the agent does not play along.
@@ -50,37 +51,57 @@ pub(crate) async fn decoded(scratch: &Path, samples: usize) -> anyhow::Result<Ro
     let log = KernelLog::Kmsg("end".to_owned());
     let agent = start(&scratch.join("decoded"), log, &mut server).await?;
     let reader = kmsg::blocked_reader(DOMAIN)?;
-    let (mut floor, mut came) = (Vec::new(), Vec::new());
+    let (mut floor, mut decoded, mut came) = (Vec::new(), Vec::new(), Vec::new());
     for index in 0..samples {
         tokio::time::sleep(PAUSE).await;
         let line = xid_line(index);
-        let wrote = Instant::now();
+        let (wrote, wrote_at) = (Instant::now(), Timestamp::now());
         kmsg::write(&line)?;
         let at = event_of(&mut server, &format!("bench-{index},")).await?;
         came.push(at - wrote);
+        let at = decoded_at(&agent, &kmsg::pci(index)).await?;
+        let took = Duration::try_from(at.duration_since(wrote_at));
+        decoded.push(took.context("the agent decoded a line before it was written")?);
         let (at, _) = reader
             .recv_timeout(DEADLINE)
             .context("the blocked reader of /dev/kmsg saw nothing")?;
         floor.push(at - wrote);
     }
     drop(agent);
-    let (floor, came): (Samples, Samples) =
-        (floor.into_iter().collect(), came.into_iter().collect());
+    let samples = |times: Vec<Duration>| times.into_iter().collect::<Samples>();
+    let (floor, decoded, came) = (samples(floor), samples(decoded), samples(came));
     let over = |percent| {
-        let (floor, came) = (floor.percentile(percent), came.percentile(percent));
-        came.unwrap_or_default()
+        let (floor, decoded) = (floor.percentile(percent), decoded.percentile(percent));
+        decoded
+            .unwrap_or_default()
             .saturating_sub(floor.unwrap_or_default())
     };
     Ok(Row {
-        what: "kernel line → decoded and received by a stand-in controller".to_owned(),
+        what: "kernel line → decoded".to_owned(),
         raw: floor.text(&[50, 90, 99]),
-        measured: came.text(&[50, 90, 99]),
+        measured: decoded.text(&[50, 90, 99]),
         goal: format!("raw + {} ms at P50, P90", number(millis(GOAL))),
         met: Some(over(50) <= GOAL && over(90) <= GOAL),
-        note: "raw is a blocked reader of /dev/kmsg in this process; the measured time has the \
-               call over loopback in it, which decoding has not"
-            .to_owned(),
+        note: format!(
+            "raw is a blocked reader of /dev/kmsg in this process; the agent's time is the one \
+             that its log gives; received by a stand-in controller over loopback after {}",
+            came.text(&[50, 90, 99])
+        ),
     })
+}
+
+/// When the agent decoded the line about this GPU.
+async fn decoded_at(agent: &Agent, pci: &str) -> anyhow::Result<Timestamp> {
+    testbed::wait_for("the agent's log to tell of the line", DEADLINE, || async {
+        let log = agent.log_tail();
+        let told = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).ok()?;
+            let is_it = line["entities"].as_str()?.contains(pci);
+            is_it.then(|| line["decoded_at"].as_str()?.parse().ok())?
+        };
+        Ok(log.lines().rev().find_map(told))
+    })
+    .await
 }
 
 async fn event_of(server: &mut StandIn, mark: &str) -> anyhow::Result<Instant> {

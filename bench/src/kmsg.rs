@@ -40,11 +40,16 @@ impl Ring {
 
 /// A line of a GPU that fell off the bus; each number is another GPU.
 pub(crate) fn xid_line(number: usize) -> String {
-    let (bus, device) = (number / 32 % 256, number % 32);
     format!(
-        "NVRM: Xid (PCI:{DOMAIN}:{bus:02x}:{device:02x}): 79, pid=4242, name=bench-{number}, GPU \
-         has fallen off the bus."
+        "NVRM: Xid (PCI:{}): 79, pid=4242, name=bench-{number}, GPU has fallen off the bus.",
+        pci(number)
     )
+}
+
+/// The GPU that the line of this number is about.
+pub(crate) fn pci(number: usize) -> String {
+    let (bus, device) = (number / 32 % 256, number % 32);
+    format!("{DOMAIN}:{bus:02x}:{device:02x}")
 }
 
 /// Writes one record. The log is opened anew for each: the kernel limits user writes by open file.

@@ -10,6 +10,7 @@
 
 mod place;
 mod source;
+mod told;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,7 @@ use crate::own::{self, Gap, KERNEL_LOG};
 use crate::spool::Position;
 use place::{Lost, News, Place};
 use source::{Read, Source};
+use told::Told;
 
 /// Records read before other tasks get their turn.
 const TURN: u32 = 64;
@@ -54,6 +56,7 @@ struct Reader {
     /// What stands in for the real thing: shown in every event.
     stand_ins: Vec<String>,
     sight: Sight,
+    told: Told,
 }
 
 /// Whether the source can be read, and whether that is a fault of its own.
@@ -104,6 +107,7 @@ pub async fn run(core: Arc<Core>, config: config::KernelLog, stand_ins: Vec<Stri
         gap_since: None,
         records: 0,
         stand_ins,
+        told: Told::default(),
         sight: Sight {
             failures: 0,
             successes: 0,
@@ -205,10 +209,14 @@ impl Reader {
             }
             return;
         }
+        let (decoded_at, found) = (Timestamp::now(), events.clone());
         if let Some(lost) = self.place.take_lost() {
             events.insert(0, self.lost(lost));
         }
         self.submit(events).await;
+        for event in &found {
+            self.told.tell(event, record.sequence, decoded_at);
+        }
     }
 
     /// The source was read to its end.

@@ -18,6 +18,14 @@ async fn a_line_of_the_pipe_arrives_as_an_event_and_settles() {
     assert!(event.metadata[keys::ORDER].starts_with("boot-1/"));
     assert_eq!(event.metadata[keys::MACHINE_ID], "machine-1");
     assert!(event.metadata[keys::ORIGIN].contains("kernel-log=pipe:"));
+    until("the agent's own log tells of it", || {
+        let log = setup.logged();
+        let mut lines = log.lines();
+        lines
+            .any(|line| line.contains("read in the kernel log") && line.contains("f00d:01:00"))
+            .then_some(())
+    })
+    .await;
     controller.settled().await;
     let report = controller.see(|r| r.reports[0].clone());
     assert!(report.started_from_nothing, "a new spool says so");

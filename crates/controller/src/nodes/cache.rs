@@ -145,7 +145,7 @@ impl NodeCache {
     /// Takes a node in; answers whether anything about it is new. An older version than the known
     /// one counts only from a list: a direct read may be ahead of the watch, and an API server
     /// that was restored from a backup is behind.
-    pub(super) fn put(&self, node: NodeFacts, from_list: bool) -> bool {
+    pub(super) fn put(&self, mut node: NodeFacts, from_list: bool) -> bool {
         let mut nodes = self.write();
         let known = nodes.by_name.get(&node.name);
         if !from_list
@@ -156,9 +156,11 @@ impl NodeCache {
             return false;
         }
         let is_new = known.is_none_or(|known| {
-            let mut same = node.clone();
-            same.resource_version = known.resource_version;
-            same != **known
+            // Every heart-beat makes a version; alone it is nothing new.
+            let version = std::mem::replace(&mut node.resource_version, known.resource_version);
+            let differs = node != **known;
+            node.resource_version = version;
+            differs
         });
         let (before, after) = (known.map(|n| self.pool_index(n)), self.pool_index(&node));
         if let Some(before) = before {

@@ -217,8 +217,8 @@ fn machines_go_when_nothing_is_remembered_of_them() {
         until: at(10 * DAY),
         faults: Vec::new(),
     };
-    let held = store.holds_put("held", vec![hold], 0, at(0));
-    held.wait().unwrap();
+    let kept = store.holds_put("held", vec![hold], 0, at(0));
+    kept.wait().unwrap();
     seen("young", 5);
     let known = |store: &EventStore| -> Vec<&str> {
         let all = ["gone", "held", "machine-1", "young"].into_iter();

@@ -5,20 +5,22 @@
 //! anything starts. Keys that exist in the reference keep name and meaning. No value is a secret:
 //! secrets are named by the file that holds them, and only the name is printed.
 
+mod ingest;
 mod quarantine;
 mod reader;
 mod sections;
 
 use std::fmt;
 
+pub use ingest::{CheckRef, IngestConfig, ServiceAccount, TlsConfig, TrustMode};
 pub use quarantine::{
     BreakerConfig, Cooperator, CooperatorPolicy, PoolConfig, QuarantineConfig, RuleConfig,
     RuleKind, RuleSetConfig, TaintConfig,
 };
 pub use reader::{Key, Problem};
 pub use sections::{
-    ApiConfig, CheckRef, ConnectorConfig, IngestConfig, KubernetesConfig, LeaseConfig, LogConfig,
-    ReportsConfig, ServiceAccount, StoreConfig, TlsConfig, TrustMode,
+    ApiConfig, ConnectorConfig, KubernetesConfig, LeaseConfig, LogConfig, ReportsConfig,
+    StoreConfig,
 };
 
 use reader::{Findings, Section};

@@ -1,0 +1,285 @@
+//! `[ingest]`: who may send what, and where.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use health_event::checks;
+use health_event::node::is_dns_subdomain;
+use toml::Value;
+
+use super::reader::Section;
+use super::sections::is_dns_label;
+
+/// Whether senders are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrustMode {
+    /// What is not allowed is refused.
+    Enforce,
+    /// What is not allowed is counted and let pass.
+    Audit,
+    /// Nothing is checked; on loopback only.
+    Off,
+}
+
+impl TrustMode {
+    fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "enforce" => Some(Self::Enforce),
+            "audit" => Some(Self::Audit),
+            "off" => Some(Self::Off),
+            _ => None,
+        }
+    }
+}
+
+/// A service account.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ServiceAccount {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl ServiceAccount {
+    fn parse(text: &str) -> Option<Self> {
+        let (namespace, name) = text.split_once('/')?;
+        (is_dns_label(namespace) && is_dns_subdomain(name)).then(|| Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// The user name under which the API server knows it.
+    pub fn user_name(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.name)
+    }
+}
+
+/// A check of an agent, by the names that are in use now.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CheckRef {
+    /// Agent.
+    pub agent: String,
+    /// Check.
+    pub check: String,
+}
+
+impl CheckRef {
+    fn parse(text: &str) -> Option<Self> {
+        let (agent, check) = text.split_once('/')?;
+        let named = |part: &str| !part.is_empty() && !part.contains(['/', ' ']);
+        if !named(agent) || !named(check) {
+            return None;
+        }
+        let (agent, check) = checks::present_name(agent, check, &checks::ALIASES);
+        Some(Self {
+            agent: agent.to_owned(),
+            check: check.to_owned(),
+        })
+    }
+}
+
+const CHECKS_ALLOWED: &str = "a list of AGENT/CHECK";
+
+/// The reference's kernel-log checks: its monitor never says that they are over.
+const REBOOT_CLEARS: [&str; 4] = [
+    "syslog-health-monitor/SysLogsXIDError",
+    "syslog-health-monitor/SysLogsSXIDError",
+    "syslog-health-monitor/SysLogsGPUFallenOff",
+    "syslog-health-monitor/SysLogsNICDriverError",
+];
+
+/// `[ingest]`
+#[derive(Debug, Clone)]
+pub struct IngestConfig {
+    /// Whether events are taken in.
+    pub enabled: bool,
+    /// Where, with TLS.
+    pub listen: Option<SocketAddr>,
+    /// Where, without TLS; a token is still needed.
+    pub plaintext_listen: Option<SocketAddr>,
+    /// Whether senders are checked.
+    pub mode: TrustMode,
+    /// Audiences of which a token must have one.
+    pub audiences: Vec<String>,
+    /// Service accounts of agents.
+    pub agents: Vec<ServiceAccount>,
+    /// Connections kept at most.
+    pub max_connections: u32,
+    /// Events a second that one sender may send in the long run.
+    pub sender_rate: u32,
+    /// Events that one sender may send at once.
+    pub sender_burst: u32,
+    /// Checks of socket senders whose faults a reboot closes.
+    pub reboot_clears: Vec<CheckRef>,
+    /// Checks that no longer exist: their open faults close at start.
+    pub retired_checks: Vec<CheckRef>,
+    /// `[ingest.tls]`
+    pub tls: TlsConfig,
+}
+
+impl IngestConfig {
+    pub(super) fn read(mut s: Section<'_>) -> Self {
+        let config = Self {
+            enabled: s.flag("enabled", true, "Whether events and reports are taken in"),
+            listen: s.address("listen", "0.0.0.0:9440", "Where agents call, with TLS"),
+            plaintext_listen: s.address(
+                "plaintext_listen",
+                "",
+                "Where senders without TLS call (the reference's gRPC sink); a token is still \
+                 needed",
+            ),
+            mode: s.name(
+                (
+                    "mode",
+                    "enforce",
+                    "Whether senders are checked; off is for loopback only",
+                ),
+                "enforce, audit or off",
+                TrustMode::from_name,
+            ),
+            audiences: s.list(
+                (
+                    "audiences",
+                    &["warden"],
+                    "Audiences of which a sender's token must have one",
+                ),
+                "a list of texts",
+                |text| (!text.is_empty()).then(|| text.to_owned()),
+            ),
+            agents: s.list(
+                (
+                    "agents",
+                    &["warden/warden-agent"],
+                    "Service accounts of agents",
+                ),
+                "a list of NAMESPACE/NAME",
+                ServiceAccount::parse,
+            ),
+            max_connections: s.number(
+                (
+                    "max_connections",
+                    10_000,
+                    "Connections at most: at this number the longest idle one is closed for the next caller",
+                ),
+                "a number from 1 to 1000000",
+                1..=1_000_000,
+            ),
+            sender_rate: s.number(
+                (
+                    "sender_rate",
+                    2_000,
+                    "Events a second that one sender may send in the long run",
+                ),
+                "a number from 1 to 1000000",
+                1..=1_000_000,
+            ),
+            sender_burst: s.number(
+                (
+                    "sender_burst",
+                    20_000,
+                    "Events that one sender may send at once",
+                ),
+                "a number from 1000 to 10000000 (a batch has up to 1000 events)",
+                1_000..=10_000_000,
+            ),
+            reboot_clears: s.list(
+                (
+                    "reboot_clears",
+                    &REBOOT_CLEARS,
+                    "Checks of monitors on the agents' sockets whose faults a reboot closes",
+                ),
+                CHECKS_ALLOWED,
+                CheckRef::parse,
+            ),
+            retired_checks: s.list(
+                (
+                    "retired_checks",
+                    &[],
+                    "Checks that no monitor makes any more; their open faults close at start",
+                ),
+                CHECKS_ALLOWED,
+                CheckRef::parse,
+            ),
+            tls: TlsConfig::read(s.section("tls")),
+        };
+        if config.mode == TrustMode::Off {
+            for (key, listen) in [
+                ("listen", config.listen),
+                ("plaintext_listen", config.plaintext_listen),
+            ] {
+                if let Some(listen) = listen.filter(|l| !l.ip().is_loopback()) {
+                    let value = Value::from(listen.to_string());
+                    s.problem(key, &value, "a loopback address while ingest.mode is off");
+                }
+            }
+        }
+        config
+    }
+}
+
+/// `[ingest.tls]`
+#[derive(Debug, Clone)]
+pub struct TlsConfig {
+    /// Name of the Service that agents call.
+    pub service: String,
+    /// The cluster's domain.
+    pub cluster_domain: String,
+    /// Further names and addresses in the certificate.
+    pub extra_names: Vec<String>,
+    /// A given certificate chain (PEM) instead of our own authority.
+    pub certificate_file: Option<PathBuf>,
+    /// Its key (PEM).
+    pub key_file: Option<PathBuf>,
+}
+
+impl TlsConfig {
+    fn read(mut s: Section<'_>) -> Self {
+        let config = Self {
+            service: s.name(
+                (
+                    "service",
+                    "warden-controller",
+                    "Name of the Service that agents call",
+                ),
+                "a DNS label",
+                |text| is_dns_label(text).then(|| text.to_owned()),
+            ),
+            cluster_domain: s.name(
+                ("cluster_domain", "cluster.local", "The cluster's domain"),
+                "a DNS subdomain",
+                |text| is_dns_subdomain(text).then(|| text.to_owned()),
+            ),
+            extra_names: s.list(
+                (
+                    "extra_names",
+                    &[],
+                    "Further names and addresses in the certificate",
+                ),
+                "a list of DNS names and IP addresses",
+                |text| {
+                    let ok = is_dns_subdomain(text) || text.parse::<std::net::IpAddr>().is_ok();
+                    ok.then(|| text.to_owned())
+                },
+            ),
+            certificate_file: s.path(
+                "certificate_file",
+                "",
+                "A given certificate chain (PEM) instead of our own authority; read again when it \
+                 changes",
+            ),
+            key_file: s.path("key_file", "", "The given certificate's private key (PEM)"),
+        };
+        if config.certificate_file.is_some() != config.key_file.is_some() {
+            let missing = if config.key_file.is_none() {
+                "key_file"
+            } else {
+                "certificate_file"
+            };
+            let allowed = "both certificate_file and key_file, or neither";
+            s.problem(missing, &Value::from(""), allowed);
+        }
+        config
+    }
+}

@@ -297,6 +297,18 @@ fn a_held_identity_that_closed_once_is_new_when_it_opens_again() {
 }
 
 #[test]
+fn an_incident_is_of_the_machine_by_which_its_holds_are_kept() {
+    // No system UUID: the provider id stands for the machine.
+    let mut world = World::xid();
+    world.machine_id = String::new();
+    let node = world.node_mut();
+    node.machine_id = String::new();
+    node.machine = "provider://m-1".into();
+    world.say(event(XID, "GPU 0", "79"));
+    assert_eq!(world.incident.as_ref().unwrap().machine, "provider://m-1");
+}
+
+#[test]
 fn a_person_s_hold_needs_no_fault_and_no_permit_and_counts() {
     let mut world = tripped();
     world.say(healthy(XID, "GPU 0", ""));

@@ -4,6 +4,7 @@ use controller::requests::Request;
 use health_event::{HealthEvent, NodeName, ProcessingStrategy, RecommendedAction};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -328,7 +329,13 @@ async fn with_an_older_annotation(cluster: &Cluster, node: &str) {
         "warden.dev/incident": mark.to_string(), EVENTS: event.to_string(),
         "quarantineHealthEventIsCordoned": "True" });
     let patch = json!({ "metadata": { "annotations": marks }, "spec": { "unschedulable": true } });
-    cluster.merge(node, patch).await;
+    // That version wrote under our name too: the API server tells whose the cordon is.
+    let ours = PatchParams {
+        field_manager: Some("warden-controller".to_owned()),
+        ..PatchParams::default()
+    };
+    let patched = cluster.nodes.patch(node, &ours, &Patch::Merge(patch)).await;
+    patched.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

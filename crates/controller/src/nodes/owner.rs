@@ -16,6 +16,10 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 /// What the API server calls managers that it no longer tells apart.
 const ANCIENT: &str = "ancient-changes";
 
+/// How the reference's writer calls itself (client-go: by its program). Where we took its marks
+/// over, our annotations say whose the cordon is; elsewhere nothing of its own is ours anyhow.
+const REFERENCE: &str = "fault-quarantine";
+
 /// The owner of `spec.unschedulable`, read from `metadata.managedFields`.
 #[derive(Debug, Default)]
 pub(super) struct ManagedCordon(pub(super) CordonOwner);
@@ -63,7 +67,8 @@ impl<'de> Visitor<'de> for EntriesVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
         let mut owner = CordonOwner::Unknown;
         while let Some(entry) = entries.next_element::<Entry<'de>>()? {
-            if !entry.fields_v1.spec.unschedulable || entry.manager == ANCIENT {
+            let untold = entry.manager == ANCIENT || entry.manager.starts_with(REFERENCE);
+            if !entry.fields_v1.spec.unschedulable || untold {
                 continue;
             }
             owner = if entry.manager != names::FIELD_MANAGER.text {
@@ -101,6 +106,7 @@ mod tests {
         };
         let (us, other) = (entry("warden-controller"), entry("kubectl-cordon"));
         let ancient = entry("ancient-changes");
+        let reference = entry("fault-quarantine");
         let status = r#"{"manager":"kubelet","subresource":"status","fieldsV1":{"f:status":{}}}"#;
         let spec = r#"{"manager":"kcm","fieldsV1":{"f:spec":{"f:taints":{},"f:podCIDR":{}}}}"#;
         let table = [
@@ -113,6 +119,7 @@ mod tests {
             (format!("[{us},{other}]"), CordonOwner::Others),
             (format!("[{other},{us}]"), CordonOwner::Others),
             (format!("[{ancient}]"), CordonOwner::Unknown),
+            (format!("[{reference}]"), CordonOwner::Unknown),
             (format!("[{ancient},{us}]"), CordonOwner::Us),
             (String::from(r#"[{"manager":"m"}]"#), CordonOwner::Unknown),
         ];

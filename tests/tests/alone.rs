@@ -320,3 +320,35 @@ async fn what_was_said_before_a_reboot_and_arrives_after_it_acts_once_it_is_said
         .await;
     controller.stop().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_still_open_when_a_hold_ends_acts_although_nothing_else_happens() {
+    let turn = Turn::take().await;
+    let reports = "[reports]\ninterval = \"1s\"\n";
+    let hold = "manual_uncordon_hold = \"2s\"\nfirst_action_delay";
+    let options = ControllerOptions {
+        extra: format!("{reports}{}", AT_ONCE.replace("first_action_delay", hold)),
+        ..ControllerOptions::default()
+    };
+    let mut controller = turn.controller(&options).await;
+    let machine = turn.machine(&controller, "held").await;
+    machine
+        .monitor
+        .say(fatal("GpuMemWatch", "48", "0"))
+        .await
+        .unwrap();
+    machine
+        .until_state(&controller, "Quarantined")
+        .await
+        .unwrap();
+    let client = turn.testbed.admin();
+    nodes::set_cordon(&client, "held", false).await.unwrap();
+    machine.until_state(&controller, "Closed").await.unwrap();
+    // The reports that come meanwhile bring nothing new.
+    turn.node("held", "out again", nodes::is_cordoned).await;
+    machine
+        .until_state(&controller, "Quarantined")
+        .await
+        .unwrap();
+    controller.stop().unwrap();
+}

@@ -58,6 +58,10 @@ pub use facts::{
 use health_event::incident::{CloseReason, Hold, Incident, QuarantineStatus};
 use jiff::{SignedDuration, Timestamp};
 
+/// How long a hold that is over waits for its agent's report between two looks: short beside a
+/// report's interval (60 s to 5 min), and only nodes whose hold is over are looked at.
+const REPORT_LOOK: SignedDuration = SignedDuration::from_secs(5);
+
 /// Decides about one node.
 pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
     let mut decision = match (view.node, view.incident) {
@@ -94,12 +98,16 @@ fn keep_holds(view: &View<'_>, decision: &mut Decision, now: Timestamp) {
         decision.holds = Some(holds);
     }
     let holds: &[Hold] = decision.holds.as_deref().unwrap_or(view.holds);
-    let end = holds
-        .iter()
-        .map(|h| h.until)
-        .filter(|until| now < *until)
-        .min();
-    wake(decision, end);
+    // One that is past its end waits for a fresh report, and a report that brings nothing new wakes
+    // nobody.
+    let next = |hold: &Hold| {
+        if now < hold.until {
+            hold.until
+        } else {
+            later(now, REPORT_LOOK)
+        }
+    };
+    wake(decision, holds.iter().map(next).min());
 }
 
 /// Moves the wake-up forward.

@@ -1,6 +1,8 @@
 //! Model checks and random histories of the decisions.
 
 #[cfg(test)]
+mod checked;
+#[cfg(test)]
 mod histories;
 #[cfg(test)]
 mod model;

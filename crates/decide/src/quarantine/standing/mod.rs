@@ -1,5 +1,6 @@
 //! A node with an open incident.
 
+mod recovery;
 mod waiting;
 
 use health_event::FaultId;
@@ -12,9 +13,6 @@ use super::joining::{blocked, candidates, hold_open_faults, refresh};
 use super::on_node::{self, MarkRead, OnNode};
 use super::opening::{applying, applying_marks};
 use super::{later, marks, moved, observed_only, wake};
-
-/// Text of [`Incident::needs_operator`] where the agent does not settle.
-const NOT_SETTLED: &str = "agent not settled";
 
 pub(super) fn decide(
     view: &View<'_>,
@@ -382,63 +380,6 @@ impl Look<'_> {
         wake(&mut decision, Some(self.now));
         decision.request_done = true;
         decision
-    }
-
-    fn recovered(&self, mut next: Incident, changed: bool) -> Decision {
-        let blocker = match self.view.policy.mode {
-            Mode::DryRun => Some("dry_run"),
-            Mode::Off => Some("off"),
-            Mode::Enforce => self.release_blocker(&next),
-        };
-        let Some(by) = blocker else {
-            return self.release(&next, CloseReason::Recovered, Reason::Recovered);
-        };
-        let mut decision = Decision::default();
-        let closed = next.faults.iter().filter_map(|f| f.closed_at).max();
-        let deadline = closed.map(|at| later(at, self.view.policy.settle_timeout));
-        let late = by == "agent_not_settled" && deadline.is_some_and(|at| at <= self.now);
-        if late && next.needs_operator.is_none() {
-            next.needs_operator = Some(NOT_SETTLED.to_owned());
-            decision = self.noted(next, Reason::NeedsOperator);
-        } else {
-            if by == "agent_not_settled" && !late {
-                decision.wake_at = deadline;
-            }
-            if changed {
-                decision = Decision {
-                    wake_at: decision.wake_at,
-                    ..self.noted(next, Reason::FaultsChange)
-                };
-            }
-        }
-        decision.notes.push(blocked("release", by));
-        decision
-    }
-
-    /// What keeps a node out of which no fault is open, beside the mode.
-    fn release_blocker(&self, next: &Incident) -> Option<&'static str> {
-        if self.node.external_owner.is_some() {
-            Some("external_owner")
-        } else if !self.is_settled(next) {
-            Some("agent_not_settled")
-        } else {
-            None
-        }
-    }
-
-    /// Whether the agent's word is in, where it is needed: a fault came through it, and since the
-    /// incident opened the node booted anew or the agent was restarted.
-    fn is_settled(&self, next: &Incident) -> bool {
-        let agent = self.view.agent;
-        let through = next.faults.iter().any(|f| f.through_agent);
-        if !through || !agent.expected {
-            return true;
-        }
-        let booted = !self.node.boot.is_unknown() && self.node.boot != next.opened_boot;
-        let restarted = agent.started_at.is_none_or(|at| at > next.opened_at);
-        let settled = agent.settled_for.as_ref();
-        let present = settled.is_some_and(|b| *b == self.node.boot || self.node.boot.is_unknown());
-        !(booted || restarted) || present
     }
 
     /// The marks follow the open faults.

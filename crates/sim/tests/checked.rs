@@ -1,0 +1,167 @@
+//! How one configuration is checked.
+
+use sim::world::{Broken, Setup, Step, World, at_rest};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+struct Checked {
+    setup: Setup,
+    /// What the controller must have done in some history.
+    taken: &'static [&'static str],
+}
+
+impl Model for Checked {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(&self.setup)]
+    }
+
+    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        if world.broken.is_none() {
+            world.steps(&self.setup, steps);
+        }
+    }
+
+    fn next_state(&self, world: &World, step: Step) -> Option<World> {
+        step.take(&self.setup, world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = promises();
+        properties.push(Property::always(
+            "at rest all is as it should be",
+            |model, world| at_rest(&model.setup, world),
+        ));
+        properties.extend(
+            transitions()
+                .into_iter()
+                .filter(|p| self.taken.contains(&p.name)),
+        );
+        properties
+    }
+}
+
+macro_rules! promise {
+    ($broken:ident, $says:literal) => {
+        Property::<Checked>::always($says, |_, world| world.broken != Some(Broken::$broken))
+    };
+}
+
+fn promises() -> Vec<Property<Checked>> {
+    vec![
+        promise!(AsksTwice, "a permit is asked for once a decision"),
+        promise!(NotAdopted, "a mark of an unknown incident is adopted"),
+        promise!(
+            WriteWithoutIncident,
+            "P2: no write without an open incident and fault"
+        ),
+        promise!(ClosedChanges, "P2: a closed incident never changes"),
+        promise!(SecondIncident, "never two open incidents of one node"),
+        promise!(VersionJumps, "a version rises by one with each change"),
+        promise!(ReleasedWithOpenFault, "no recovery while a fault is open"),
+        promise!(
+            ReleasedUnsettled,
+            "no recovery before the agent has settled"
+        ),
+        promise!(ForeignCordonRemoved, "P5: another's cordon stays"),
+        promise!(ForeignTaintRemoved, "P5: another's taint stays"),
+        promise!(NotAsBefore, "P5: what is left is what was there before"),
+        promise!(PersonOverruled, "a person's uncordon stands"),
+        promise!(WroteInDryRun, "dry run writes nothing"),
+        promise!(OpenedWhileOff, "what is off opens nothing"),
+        promise!(LevelExceeded, "P7: the level is bounded"),
+        promise!(WritesNothing, "every write changes something"),
+        promise!(
+            RefusedWithoutCause,
+            "a write on the present node is not refused"
+        ),
+        promise!(NeverRests, "an incident comes to rest"),
+    ]
+}
+
+macro_rules! taken {
+    ($($code:literal),* $(,)?) => {
+        vec![$(Property::<Checked>::sometimes($code, |_, world| world.did.0 == Some($code))),*]
+    };
+}
+
+fn transitions() -> Vec<Property<Checked>> {
+    taken![
+        "fault_matched",
+        "person_hold",
+        "person_cancel",
+        "person_drop",
+        "dry_run",
+        "protected_node",
+        "breaker_withholds",
+        "first_action_delay",
+        "paced",
+        "permitted",
+        "marks_change",
+        "replanned_write",
+        "marks_restored",
+        "write_seen",
+        "recovered",
+        "manual_uncordon",
+        "manual_untaint",
+        "node_gone",
+        "node_replaced",
+        "faults_change",
+        "cooperator_uncordon",
+        "needs_operator",
+        "adopted",
+    ]
+}
+
+/// A configuration that grows beyond this is a mistake: it would run for minutes.
+const MOST_STATES: usize = 300_000;
+
+/// Looks at every history of a configuration: each promise holds in all, each transition in `taken`
+/// happens in some, and there are exactly so many states.
+#[track_caller]
+pub(crate) fn check(name: &str, setup: Setup, taken: &'static [&'static str], states: usize) {
+    let known: Vec<&str> = transitions().iter().map(|p| p.name).collect();
+    assert!(
+        taken.iter().all(|code| known.contains(code)),
+        "unknown code among {taken:?}"
+    );
+    let model = Checked { setup, taken };
+    let started = std::time::Instant::now();
+    let checker = model
+        .checker()
+        .threads(2)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .target_state_count(MOST_STATES)
+        .spawn_bfs()
+        .join();
+    let failed: Vec<_> = checker
+        .discoveries()
+        .into_iter()
+        .filter(|(name, _)| !taken.contains(name))
+        .collect();
+    println!(
+        "{name}: {} states, depth {}, {} ms",
+        checker.unique_state_count(),
+        checker.max_depth(),
+        started.elapsed().as_millis()
+    );
+    if let Some((property, path)) = failed.into_iter().next() {
+        let steps: Vec<String> = path
+            .into_actions()
+            .iter()
+            .map(|s| format!("{s:?}"))
+            .collect();
+        panic!(
+            "{name}: {property:?} does not hold after\n{}",
+            steps.join("\n")
+        );
+    }
+    for code in taken {
+        assert!(
+            checker.discovery(code).is_some(),
+            "{name}: {code} never happens"
+        );
+    }
+    assert_eq!(checker.unique_state_count(), states, "{name}: states");
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use e2e::machine::{SOON, events, until, until_state};
 use e2e::monitor::{fatal, healthy, warning};
-use e2e::{ControllerOptions, KernelLog, Machine, Monitor, nodes};
+use e2e::{Controller, ControllerOptions, KernelLog, Machine, Monitor, nodes};
 use serde_json::json;
 use testbed::{Component, wait_for};
 
@@ -17,6 +17,19 @@ fn at_once() -> ControllerOptions {
     ControllerOptions {
         extra: AT_ONCE.to_owned(),
         ..ControllerOptions::default()
+    }
+}
+
+/// A person's cordon and uncordon, both of which the controller has seen.
+async fn cordon_and_uncordon(turn: &Turn, controller: &Controller, name: &str) {
+    let client = turn.testbed.admin();
+    for cordoned in [true, false] {
+        nodes::set_cordon(&client, name, cordoned).await.unwrap();
+        until(controller, name, "seen", |node| {
+            node["object"]["cordoned"] == cordoned
+        })
+        .await
+        .unwrap();
     }
 }
 
@@ -75,14 +88,7 @@ async fn the_breaker_withholds_the_third_of_four_and_forgets_nobody() {
 
     // A person's cordon and uncordon of a withheld node mean nothing to us.
     let client = turn.testbed.admin();
-    for cordoned in [true, false] {
-        nodes::set_cordon(&client, "b2", cordoned).await.unwrap();
-        until(&controller, "b2", "seen", |node| {
-            node["object"]["cordoned"] == cordoned
-        })
-        .await
-        .unwrap();
-    }
+    cordon_and_uncordon(&turn, &controller, "b2").await;
     until_state(&controller, "b2", "Withheld").await.unwrap();
     assert!(nodes::marks(&nodes::read(&client, "b2").await.unwrap()).is_empty());
 
@@ -126,14 +132,7 @@ async fn the_breaker_withholds_the_third_of_four_and_forgets_nobody() {
             "Until they have ended once, these do not take it out again:",
         ],
     );
-    for cordoned in [true, false] {
-        nodes::set_cordon(&client, "b3", cordoned).await.unwrap();
-        until(&controller, "b3", "seen", |node| {
-            node["object"]["cordoned"] == cordoned
-        })
-        .await
-        .unwrap();
-    }
+    cordon_and_uncordon(&turn, &controller, "b3").await;
     until_state(&controller, "b3", "Observed").await.unwrap();
     assert!(nodes::marks(&nodes::read(&client, "b3").await.unwrap()).is_empty());
     controller.stop().unwrap();

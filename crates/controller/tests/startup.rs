@@ -140,7 +140,10 @@ async fn a_second_one_waits_at_the_lease_and_a_stop_in_order_hands_it_over() {
     assert_eq!(second.get("/healthz", None).await.0, 200);
     let (status, parts) = second.get("/readyz", None).await;
     assert_eq!(status, 503);
-    assert!(parts.contains("lease: waiting for lease warden/"), "{parts}");
+    assert!(
+        parts.contains("lease: waiting for lease warden/"),
+        "{parts}"
+    );
     assert_eq!(second.get("/api/v1/nodes", None).await.0, 503);
 
     first.terminate();

@@ -90,6 +90,12 @@ fn open_with(
     })
 }
 
+/// How long the lock is waited for: a child that was forked while the store was open holds it until
+/// it has executed its program, and a killed process until the kernel has taken it apart.
+const LOCK_WAIT: Duration = Duration::from_millis(500);
+/// Between two tries.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
 fn lock(dir: &Path) -> Result<File, OpenError> {
     let path = dir.join("store.lock");
     let file = OpenOptions::new()
@@ -103,12 +109,20 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
         source,
     };
     let file = file.map_err(io)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked {
-            dir: dir.to_owned(),
-        }),
-        Err(TryLockError::Error(source)) => Err(io(source)),
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::Locked {
+                    dir: dir.to_owned(),
+                });
+            }
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+        }
     }
 }
 

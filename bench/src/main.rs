@@ -73,7 +73,8 @@ pub(crate) struct Args {
     /// A short smoke of every row: the figures prove nothing.
     #[arg(long)]
     quick: bool,
-    /// How long nothing happens before the lines after idle [default: 2; the goal speaks of 10].
+    /// How long nothing happens before the lines after idle [default: 10, of which the goal
+    /// speaks; after less the row is no answer to it].
     #[arg(long)]
     idle_minutes: Option<u64>,
     /// Rounds of each burst [default: 7].
@@ -89,6 +90,9 @@ pub(crate) struct Args {
     #[arg(long)]
     no_file: bool,
 }
+
+/// Idle time of which the goal speaks.
+pub(crate) const GOAL_IDLE: Duration = Duration::from_mins(10);
 
 impl Args {
     fn wants(&self, group: Group) -> bool {
@@ -106,7 +110,7 @@ impl Args {
 
     fn idle(&self) -> Duration {
         let minutes = self.idle_minutes.map(Duration::from_mins);
-        minutes.unwrap_or_else(|| self.pick(Duration::from_mins(2), Duration::from_secs(2)))
+        minutes.unwrap_or_else(|| self.pick(GOAL_IDLE, Duration::from_secs(2)))
     }
 }
 

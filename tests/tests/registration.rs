@@ -53,6 +53,16 @@ async fn a_node_that_registers_again_is_taken_out_again_on_the_same_machine_only
     let events: serde_json::Value = serde_json::from_str(events).unwrap();
     assert_eq!(events.as_array().unwrap().len(), 1, "{events:#}");
     assert_eq!(events[0]["errorCode"], serde_json::json!(["94"]));
+    let node = stage
+        .node(&machine, "with the condition", |node| {
+            nodes::condition(node, "GpuMemWatch") == Some("True")
+        })
+        .await;
+    let conditions = node.status.unwrap().conditions.unwrap();
+    let mut conditions = conditions.iter().filter(|c| c.type_ == "GpuMemWatch");
+    let message = conditions.next().unwrap().message.clone().unwrap();
+    assert!(message.contains("GpuMemWatch 94"), "{message}");
+    assert!(!message.contains("GpuMemWatch 48"), "{message}");
     let shown = machine::until(&stage.controller, "again", "shown", |_| true)
         .await
         .unwrap();

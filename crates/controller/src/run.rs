@@ -80,11 +80,15 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
             )
         })?,
     };
-    let mut config = Config::parse(&text)?;
+    let (mut config, mut problems) = Config::parse_all(&text)?;
     if insecure_local {
-        make_local(&mut config)?;
+        problems.extend(make_local(&mut config));
     }
-    check_rules(&config)?;
+    let rules = check_rules(&config, &problems);
+    problems.extend(rules);
+    if !problems.is_empty() {
+        return Err(ConfigError::Problems(problems).into());
+    }
     Ok(Prepared {
         config,
         kubeconfig,
@@ -92,10 +96,17 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     })
 }
 
+/// Where rule sets stand in the file.
+const RULE_SETS: &str = "quarantine.rule-sets";
+
 /// Everything that is wrong with a configuration's text: what [`prepare`] would refuse.
 pub fn check(text: &str) -> Vec<Problem> {
-    match Config::parse(text).and_then(|config| check_rules(&config)) {
-        Ok(()) => Vec::new(),
+    match Config::parse_all(text) {
+        Ok((config, mut problems)) => {
+            let rules = check_rules(&config, &problems);
+            problems.extend(rules);
+            problems
+        }
         Err(ConfigError::Problems(problems)) => problems,
         Err(ConfigError::Syntax(why)) => vec![Problem {
             key: String::new(),
@@ -106,7 +117,7 @@ pub fn check(text: &str) -> Vec<Problem> {
 }
 
 /// Plaintext, without tokens, on loopback: whatever else is configured to listen is refused.
-fn make_local(config: &mut Config) -> Result<(), ConfigError> {
+fn make_local(config: &mut Config) -> Vec<Problem> {
     config.ingest.mode = TrustMode::Off;
     let mut problems = Vec::new();
     let listens = [
@@ -130,26 +141,25 @@ fn make_local(config: &mut Config) -> Result<(), ConfigError> {
             });
         }
     }
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(ConfigError::Problems(problems))
-    }
+    problems
 }
 
-/// Rule sets are checked before anything starts, whether or not the module is on.
-fn check_rules(config: &Config) -> Result<(), ConfigError> {
-    let Err(errors) = quarantine::rule_sets(&config.quarantine) else {
-        return Ok(());
-    };
+/// Rule sets are checked before anything starts, whether or not the module is on. Where what was
+/// `told` is about them too, only their expressions have more to tell.
+fn check_rules(config: &Config, told: &[Problem]) -> Vec<Problem> {
+    let of_sets = |problem: &Problem| problem.key.starts_with(RULE_SETS);
+    let told = told.iter().any(of_sets);
+    let errors = quarantine::rule_sets(&config.quarantine).err();
+    let errors = errors.unwrap_or_default().into_iter();
     let problem = |error: decide::rules::RuleError| Problem {
-        key: "quarantine.rule-sets".to_owned(),
+        key: RULE_SETS.to_owned(),
         value: "…".to_owned(),
         allowed: error.to_string(),
     };
-    Err(ConfigError::Problems(
-        errors.into_iter().map(problem).collect(),
-    ))
+    errors
+        .filter(|error| !told || !error.expression.is_empty())
+        .map(problem)
+        .collect()
 }
 
 /// Runs until a signal, or until a part ends.
@@ -473,11 +483,11 @@ mod tests {
     #[test]
     fn insecure_local_listens_on_loopback_only() {
         let mut config = Config::default();
-        make_local(&mut config).unwrap();
+        assert_eq!(make_local(&mut config), []);
         assert_eq!(config.ingest.listen.unwrap().to_string(), "127.0.0.1:9440");
         assert_eq!(config.ingest.mode, TrustMode::Off);
         let mut config = Config::parse("[api]\nlisten = '10.0.0.1:80'").unwrap();
-        let error = make_local(&mut config).unwrap_err().to_string();
+        let error = make_local(&mut config)[0].to_string();
         assert!(error.contains("api.listen = \"10.0.0.1:80\""), "{error}");
     }
 }

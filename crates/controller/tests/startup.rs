@@ -12,7 +12,9 @@ fn a_bad_configuration_ends_with_code_2_and_everything_that_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("c.toml");
     let text = "surprise = 1\n[ingest]\nmode = 'maybe'\n[[quarantine.rule-sets]]\nname = 'r'\n\
-                match.all = [{ kind = 'HealthEvent', expression = 'event.isFatal' }]";
+                match.all = [{ kind = 'HealthEvent', expression = 'event.isFatal ==' }]\n\
+                [[quarantine.rule-sets]]\nname = 'no-expression'\n\
+                match.any = [{ kind = 'HealthEvent' }]";
     std::fs::write(&path, text).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_warden-controller"))
         .arg("--config")
@@ -29,6 +31,8 @@ fn a_bad_configuration_ends_with_code_2_and_everything_that_is_wrong() {
         said.contains("ingest.mode = \"maybe\": allowed is enforce, audit or off"),
         "{said}"
     );
+    assert!(said.contains("event.isFatal =="), "{said}");
+    assert_eq!(said.matches("expression").count(), 1, "told once: {said}");
 }
 
 #[test]

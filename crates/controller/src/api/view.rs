@@ -233,7 +233,9 @@ fn agent_word(
     let word = if !agent.expected {
         "none"
     } else if matches!(
-        context.reports.standing(&agent, since, now),
+        context
+            .reports
+            .standing(&agent, context.nodes.len(), since, now),
         Standing::Silent(_)
     ) {
         "silent"

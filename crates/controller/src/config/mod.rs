@@ -121,19 +121,29 @@ impl Config {
     /// Reads a file's text; an empty one is all defaults.
     ///
     /// # Errors
-    /// [`ConfigError`] with everything that is wrong.
+    /// [`ConfigError`] with every key and value that is wrong.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let (config, problems) = Self::parse_all(text)?;
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError::Problems(problems))
+        }
+    }
+
+    /// Reads a file's text as far as it can be read, with every key and value that is wrong; what
+    /// is wrong has its default, so that the rest can be checked too.
+    ///
+    /// # Errors
+    /// [`ConfigError::Syntax`].
+    pub fn parse_all(text: &str) -> Result<(Self, Vec<Problem>), ConfigError> {
         let table = text
             .parse::<toml::Table>()
             .map_err(|error| ConfigError::Syntax(error.to_string()))?;
         let findings = Findings::default();
         let mut config = Self::read(Section::root(table, &findings));
-        let problems = findings.problems.into_inner();
-        if !problems.is_empty() {
-            return Err(ConfigError::Problems(problems));
-        }
         config.keys = findings.keys.into_inner();
-        Ok(config)
+        Ok((config, findings.problems.into_inner()))
     }
 
     fn read(mut root: Section<'_>) -> Self {

@@ -163,7 +163,8 @@ impl Conditions {
 
     fn decide(&self, node: &NodeFacts) -> Result<StatusWrite, TurnError> {
         let stored = self.context.store.open_faults(&node.name)?;
-        let faults: Vec<_> = stored.iter().cloned().map(facts::fault_entry).collect();
+        let ours = stored.iter().filter(|fault| facts::is_of(fault, node));
+        let faults: Vec<_> = ours.cloned().map(facts::fault_entry).collect();
         let agent = self.context.reports.agent(&node.name)?;
         let view = View {
             conditions: &facts::conditions(node),

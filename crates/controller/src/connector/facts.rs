@@ -39,6 +39,13 @@ pub(super) fn listed(node: &NodeFacts) -> BTreeSet<String> {
         .0
 }
 
+/// Whether a fault under this name was said of this machine, as far as both are known: another
+/// machine's is shown nowhere on it. One of an earlier boot stays until it is closed.
+pub(super) fn is_of(fault: &StoredFault, node: &NodeFacts) -> bool {
+    let known = !fault.machine.is_empty() && !node.system_uuid.is_empty();
+    !known || fault.machine == *node.system_uuid
+}
+
 pub(super) fn fault_entry(fault: StoredFault) -> FaultEntry {
     FaultEntry {
         check: fault.id.scope.check_name,

@@ -229,6 +229,9 @@ impl Decoder {
             boot_id: status.node_info.boot_id.as_ref().into(),
             system_uuid: status.node_info.system_uuid.as_ref().into(),
             ready: ready.map(|c| ConditionStatus::parse(&c.status)),
+            ready_since: ready
+                .and_then(|c| c.last_transition_time.as_ref())
+                .and_then(|at| at.0.parse().ok()),
             conditions: status
                 .conditions
                 .iter()
@@ -430,6 +433,8 @@ struct RawCondition<'a> {
     reason: Cow<'a, str>,
     #[serde(borrow, default)]
     message: Cow<'a, str>,
+    #[serde(rename = "lastTransitionTime", borrow, default)]
+    last_transition_time: Option<Text<'a>>,
 }
 
 #[derive(Deserialize, Default)]

@@ -23,7 +23,7 @@ const FULL: &str = r#"{"type":"MODIFIED","object":{"kind":"Node","apiVersion":"v
       "taints":[{"key":"a","effect":"NoSchedule","timeAdded":"2026-01-02T03:04:05Z"},
                 {"key":"b","value":"v","effect":"NoExecute"}]},
     "status":{"capacity":{"cpu":"1"},"conditions":[
-      {"type":"Ready","status":"Unknown","reason":"r","message":"m"},
+      {"type":"Ready","status":"Unknown","reason":"r","message":"m","lastTransitionTime":"2026-01-02T03:04:05Z"},
       {"type":"Custom","status":"True","reason":"CustomIsNotHealthy","message":"line\n"},
       {"type":"Foreign","status":"True"},
       {"type":"SysLogsXIDError","status":"False"}],
@@ -53,6 +53,7 @@ fn a_node_keeps_what_is_wanted_and_skips_the_rest() {
     );
     assert_eq!((&*taints[1].value, &*taints[1].effect), ("v", "NoExecute"));
     assert_eq!(node.ready, Some(ConditionStatus::Unknown));
+    assert_eq!(node.ready_since, "2026-01-02T03:04:05Z".parse().ok());
     let conditions: Vec<&str> = node.conditions.iter().map(|c| &*c.kind).collect();
     assert_eq!(conditions, ["Custom", "SysLogsXIDError"]);
     assert_eq!(&*node.conditions[0].message, "line\n");

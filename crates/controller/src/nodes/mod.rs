@@ -60,6 +60,8 @@ pub struct NodeFacts {
     pub system_uuid: Box<str>,
     /// Status of condition `Ready`; none if the node never said.
     pub ready: Option<ConditionStatus>,
+    /// Since when it has that status; none if the node did not say.
+    pub ready_since: Option<Timestamp>,
     /// The wanted conditions, `Ready` not among them.
     pub conditions: Box<[NodeCondition]>,
     /// Types of all other conditions, sorted: who owns them is not known, so that nobody writes

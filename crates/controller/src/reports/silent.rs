@@ -41,7 +41,10 @@ pub struct Silence {
     metrics: Arc<ControllerMetrics>,
     /// Nodes with an open `AgentSilent`.
     silent: BTreeSet<NodeName>,
-    /// Nodes of each pool that are silent or NotReady, and since when as seen from here.
+    /// Nodes whose agents were silent before this process began, nobody knows since when, and are
+    /// still.
+    silent_before: BTreeSet<NodeName>,
+    /// Nodes of each pool that are silent or NotReady, and since when.
     since: BTreeMap<String, BTreeMap<NodeName, Timestamp>>,
     /// Pools with an open `PoolSilent`.
     pools: BTreeSet<String>,
@@ -80,6 +83,7 @@ impl Silence {
             nodes,
             config,
             metrics,
+            silent_before: silent.clone(),
             silent,
             since: BTreeMap::new(),
             pools,
@@ -106,15 +110,18 @@ impl Silence {
 
     async fn look(&mut self, now: Timestamp) -> Result<(), ReadError> {
         let mut seen = Vec::new();
-        let mut out_of_reach: BTreeMap<String, BTreeSet<NodeName>> = BTreeMap::new();
+        let mut out_of_reach: BTreeMap<String, BTreeMap<NodeName, Timestamp>> = BTreeMap::new();
         for node in self.nodes.all() {
             let (found, quiet) = self.look_at(&node, now)?;
-            if quiet || node.ready != Some(ConditionStatus::True) {
-                let pool = self.nodes.pool_of(&node).to_owned();
-                out_of_reach
-                    .entry(pool)
-                    .or_default()
-                    .insert(node.name.clone());
+            if !quiet {
+                self.silent_before.remove(&node.name);
+            }
+            let pool = self.nodes.pool_of(&node).to_owned();
+            // A pool that was silent before stays so with the same nodes.
+            let long = self.silent_before.contains(&node.name) && !self.pools.contains(&pool);
+            if let Some(since) = out_since(&node, quiet && !long, now) {
+                let pool = out_of_reach.entry(pool).or_default();
+                pool.insert(node.name.clone(), since);
             }
             seen.push(found);
         }
@@ -126,9 +133,12 @@ impl Silence {
 
     fn look_at(&self, node: &NodeFacts, now: Timestamp) -> Result<(Seen, bool), ReadError> {
         let state = self.reports.agent(&node.name)?;
-        let standing = self.reports.standing(&state, node.created_at, now);
+        let nodes = self.nodes.len();
+        let standing = self.reports.standing(&state, nodes, node.created_at, now);
         let should_report = state.expected || self.config.expect_everywhere;
-        let is_silent = should_report && standing != Standing::Present;
+        // Not heard of yet after the start is no word that it reports again.
+        let stays = state.last_report_at.is_none() && self.silent.contains(&node.name);
+        let is_silent = should_report && (standing != Standing::Present || stays);
         if let Standing::Silent(quiet) = standing
             && is_silent
             && state.expected
@@ -145,7 +155,7 @@ impl Silence {
             is_silent,
             never_reported: !state.expected,
         };
-        let quiet = state.expected && standing != Standing::Present;
+        let quiet = state.expected && is_silent;
         Ok((seen, quiet))
     }
 
@@ -163,7 +173,8 @@ impl Silence {
             .agents_missing
             .set(i64::try_from(missing).unwrap_or(i64::MAX));
         // One alarm for the cluster, again only after all had one.
-        let alarm = of(true) > 0 && now >= self.reports.nobody_silent_before();
+        let early = now < self.reports.nobody_silent_before(self.nodes.len());
+        let alarm = of(true) > 0 && !early;
         if alarm && !self.missing_told {
             AgentsMissing { nodes: missing }.emit();
         }
@@ -174,14 +185,14 @@ impl Silence {
     /// before the start stays open.
     async fn look_at_pools(
         &mut self,
-        mut out_of_reach: BTreeMap<String, BTreeSet<NodeName>>,
+        mut out_of_reach: BTreeMap<String, BTreeMap<NodeName, Timestamp>>,
         now: Timestamp,
     ) {
         let config = SilentConfig {
             share_percent: self.config.silent_share,
             min_nodes: TOGETHER_MIN,
             window: TOGETHER,
-            not_before: self.reports.nobody_silent_before(),
+            not_before: self.reports.nobody_silent_before(self.nodes.len()),
         };
         let settled = now >= config.not_before;
         let pools: BTreeSet<String> = self.nodes.pool_names().map(str::to_owned).collect();
@@ -192,9 +203,9 @@ impl Silence {
         for pool in pools {
             let present = out_of_reach.remove(&pool).unwrap_or_default();
             let since = self.since.entry(pool.clone()).or_default();
-            since.retain(|node, _| present.contains(node));
-            for node in present {
-                since.entry(node).or_insert(now);
+            since.retain(|node, _| present.contains_key(node));
+            for (node, at) in present {
+                since.entry(node).or_insert(at);
             }
             let size = self.nodes.pool_size(&pool);
             let together = silent_share(&config, size, since, now);
@@ -282,6 +293,17 @@ impl Silence {
                 }
             }
         }
+    }
+}
+
+/// Since when a node is silent or NotReady; none if it is neither. One that never said whether it
+/// is Ready is not NotReady.
+fn out_since(node: &NodeFacts, quiet: bool, now: Timestamp) -> Option<Timestamp> {
+    match node.ready {
+        Some(ConditionStatus::False | ConditionStatus::Unknown) => {
+            Some(node.ready_since.unwrap_or(now).min(now))
+        }
+        Some(ConditionStatus::True) | None => quiet.then_some(now),
     }
 }
 

@@ -176,11 +176,18 @@ impl Reports {
     }
 
     /// How long ago the agent of a node was heard of; a node that appeared at `since` is given
-    /// three intervals too.
-    pub fn standing(&self, state: &AgentState, since: Timestamp, now: Timestamp) -> Standing {
+    /// three intervals too. The interval is the one that agents of a cluster of this many `nodes`
+    /// are told.
+    pub fn standing(
+        &self,
+        state: &AgentState,
+        nodes: usize,
+        since: Timestamp,
+        now: Timestamp,
+    ) -> Standing {
         let heard = state.last_report_at.unwrap_or(self.0.started_at).max(since);
         let quiet = now.duration_since(heard);
-        let patience = self.0.interval.saturating_mul(3);
+        let patience = self.next_interval(nodes).saturating_mul(3);
         match Duration::try_from(quiet) {
             Ok(long) if long > patience => Standing::Silent(quiet),
             Ok(_) | Err(_) => Standing::Present,
@@ -188,8 +195,8 @@ impl Reports {
     }
 
     /// Three intervals after the start: before that nobody counts as silent.
-    pub(super) fn nobody_silent_before(&self) -> Timestamp {
-        let patience = self.0.interval.saturating_mul(3);
+    pub(super) fn nobody_silent_before(&self, nodes: usize) -> Timestamp {
+        let patience = self.next_interval(nodes).saturating_mul(3);
         self.0
             .started_at
             .saturating_add(patience)

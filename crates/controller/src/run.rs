@@ -359,6 +359,8 @@ fn open_store(config: &Config) -> anyhow::Result<EventStore> {
         reserve: wanted.reserve,
         allow_network_fs: wanted.allow_network_fs,
         fault_memory: wanted.fault_memory,
+        repeat_window: config.dedup.window,
+        repeat_checks: config.dedup.checks.clone(),
         crash_points: Some(Arc::new(crate::crash::point)),
         ..Options::default()
     };
@@ -368,7 +370,7 @@ fn open_store(config: &Config) -> anyhow::Result<EventStore> {
             id = store.store_id(),
             path = %wanted.path.display(),
             "a new store was made: if there was one before, it is lost; marks on nodes and agents' \
-             reports rebuild it"
+             reports rebuild it, but no history (in an emptyDir this happens with each new pod)"
         );
     } else {
         info!(id = store.store_id(), path = %wanted.path.display(), "store opened");

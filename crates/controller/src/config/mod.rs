@@ -19,8 +19,8 @@ pub use quarantine::{
 };
 pub use reader::{Key, Problem};
 pub use sections::{
-    ApiConfig, ConnectorConfig, KubernetesConfig, LeaseConfig, LogConfig, ReportsConfig,
-    StoreConfig,
+    ApiConfig, ConnectorConfig, DedupConfig, KubernetesConfig, LeaseConfig, LogConfig,
+    ReportsConfig, StoreConfig,
 };
 
 use reader::{Findings, Section};
@@ -71,6 +71,8 @@ pub struct Config {
     pub lease: LeaseConfig,
     /// `[store]`
     pub store: StoreConfig,
+    /// `[dedup]`
+    pub dedup: DedupConfig,
     /// `[ingest]`
     pub ingest: IngestConfig,
     /// `[reports]`
@@ -158,6 +160,7 @@ impl Config {
             kubernetes: KubernetesConfig::read(root.section("kubernetes")),
             lease: LeaseConfig::read(root.section("lease")),
             store: StoreConfig::read(root.section("store")),
+            dedup: DedupConfig::read(root.section("dedup")),
             ingest: IngestConfig::read(root.section("ingest")),
             reports: ReportsConfig::read(root.section("reports")),
             connector: ConnectorConfig::read(root.section("connector"), profile),

@@ -168,6 +168,44 @@ impl StoreConfig {
     }
 }
 
+/// `[dedup]`, with the reference's keys
+#[derive(Debug, Clone)]
+pub struct DedupConfig {
+    /// Of the repeats of one fault at most one is stored in this time.
+    pub window: Duration,
+    /// Checks whose repeats are only counted; none = all.
+    pub checks: Option<Vec<String>>,
+}
+
+impl DedupConfig {
+    pub(super) fn read(mut s: Section<'_>) -> Self {
+        let window = s.span(
+            (
+                "suppressionWindow",
+                "1m",
+                "Of the repeats of one fault at most one is stored in this time; all are counted",
+            ),
+            "a span from 1s to 1d",
+            Duration::from_secs(1)..=DAY,
+        );
+        // The reference sweeps its memory this often; here the faults themselves are the memory.
+        s.text("cleanupInterval", "60s", "Carried, never used");
+        let checks = s.list(
+            (
+                "includeChecks",
+                &[],
+                "Checks whose repeats are only counted; empty: all",
+            ),
+            "a list of names of checks",
+            |text| (!text.is_empty()).then(|| text.to_owned()),
+        );
+        Self {
+            window,
+            checks: Some(checks).filter(|checks| !checks.is_empty()),
+        }
+    }
+}
+
 /// `[reports]`
 #[derive(Debug, Clone)]
 pub struct ReportsConfig {

@@ -244,3 +244,13 @@ mod any_text {
         }
     }
 }
+
+#[test]
+fn the_references_dedup_keys_are_read() {
+    let text = "[dedup]\nsuppressionWindow = '3m'\ncleanupInterval = '60s'\n\
+                includeChecks = ['SysLogsXIDError']";
+    let dedup = Config::parse(text).unwrap().dedup;
+    assert_eq!(dedup.window, std::time::Duration::from_mins(3));
+    assert_eq!(dedup.checks, Some(vec!["SysLogsXIDError".to_owned()]));
+    assert_eq!(Config::parse("").unwrap().dedup.checks, None);
+}

@@ -19,7 +19,12 @@ const LATER: [&str; 4] = [
 
 /// Points that a starting controller passes for its own sake; later passes are those of events,
 /// reports, decisions and their outcomes.
-const LATER_OF_THE_CONTROLLER: [&str; 6] = [
+const LATER_OF_THE_CONTROLLER: [&str; 10] = [
+    // Intents: to take out, taken out, to give back. Patches: out, and back.
+    "quarantine.before-intent:3",
+    "quarantine.after-intent:3",
+    "quarantine.before-patch:2",
+    "quarantine.after-patch:2",
     "store.commit.before:6",
     "store.commit.after:6",
     "store.commit.before:12",

@@ -5,7 +5,7 @@ use health_event::HealthEvent;
 use jiff::Timestamp;
 
 /// Faults of one second that are told one by one; all are events anyway.
-const A_SECOND: u64 = 10;
+const A_SECOND: u64 = 20;
 
 /// Counts what was told in the present second.
 #[derive(Debug, Default)]

@@ -392,3 +392,63 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_answer_is_final_or_tried_again_after_what_the_server_asks_for() {
+        let call = Call {
+            act: "cordon of node gpu-17".to_owned(),
+            method: Method::PATCH,
+            path: "/api/v1/nodes/gpu-17".to_owned(),
+            content_type: "application/json-patch+json",
+            body: None,
+            accept: METADATA_ONLY,
+        };
+        let said = |status: u16, retry_after: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(seconds) = retry_after {
+                headers.insert(RETRY_AFTER, seconds.parse().unwrap());
+            }
+            let body = br#"{"kind":"Status","message":"the server's\nwords"}"#.to_vec();
+            let status = StatusCode::from_u16(status).unwrap();
+            match judge(&call, status, &headers, body) {
+                Attempt::Done(_) => "done".to_owned(),
+                Attempt::Failed(error) => format!("{}: {error}", error.code()),
+                Attempt::Again { message, after } => format!("again after {after:?}: {message}"),
+            }
+        };
+        let words = "the server'swords";
+        let table = [
+            (200, None, "done".to_owned()),
+            (201, None, "done".to_owned()),
+            (
+                404,
+                None,
+                "not_found: cordon of node gpu-17: it does not exist".to_owned(),
+            ),
+            (429, Some("7"), format!("again after 7s: 429 {words}")),
+            (429, None, format!("again after 0ns: 429 {words}")),
+            (503, Some("soon"), format!("again after 0ns: 503 {words}")),
+            (500, Some("2"), format!("again after 2s: 500 {words}")),
+        ];
+        for (status, retry_after, want) in table {
+            assert_eq!(said(status, retry_after), want, "{status}");
+        }
+        for (status, code) in [
+            (409, "changed"),
+            (422, "changed"),
+            (403, "forbidden"),
+            (400, "refused"),
+        ] {
+            let told = said(status, None);
+            assert!(
+                told.starts_with(&format!("{code}: cordon of node gpu-17: ")),
+                "{told}"
+            );
+            assert!(told.contains(words), "{told}");
+        }
+    }
+}

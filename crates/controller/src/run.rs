@@ -362,7 +362,6 @@ fn open_store(config: &Config) -> anyhow::Result<EventStore> {
         repeat_window: config.dedup.window,
         repeat_checks: config.dedup.checks.clone(),
         crash_points: Some(Arc::new(crate::crash::point)),
-        ..Options::default()
     };
     let store = EventStore::open(&wanted.path, options)?;
     if store.is_new() {

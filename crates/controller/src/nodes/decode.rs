@@ -74,6 +74,10 @@ impl Wanted {
 
 /// What a line of the watch says.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one at a time, and nearly all are nodes"
+)]
 pub(super) enum Line {
     /// A node was added or changed.
     Node(NodeFacts),

@@ -21,7 +21,8 @@ use syntax::Syntax;
 /// Bytes of a configuration at most.
 const LARGEST: u64 = 4 * 1024 * 1024;
 /// Top-level keys that only one of the two knows.
-const CONTROLLERS: [&str; 9] = [
+const CONTROLLERS: [&str; 10] = [
+    "dedup",
     "profile",
     "kubernetes",
     "lease",

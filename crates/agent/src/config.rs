@@ -348,7 +348,7 @@ pub fn load(file: &str, flags: &[(&str, String)]) -> Result<Config, ConfigError>
             format!("one of the keys {}", keys.join(", "))
         };
         faults.push(Fault {
-            key: shown(&key),
+            key: shown_key(&key),
             value: Some(shown(&value)),
             allowed: allowed.map_or_else(known, str::to_owned),
         });
@@ -405,6 +405,17 @@ fn shown(text: &str) -> String {
         shown.push('…');
     }
     harmless(&shown).into_owned()
+}
+
+/// The same of a key, of which something is always to be seen: TOML takes `'' = 1` too.
+fn shown_key(key: &str) -> String {
+    let text = shown(key);
+    if text.trim().is_empty() {
+        let start: String = key.chars().take(16).collect();
+        format!("{start:?}")
+    } else {
+        text
+    }
 }
 
 fn text(value: &str, most: usize) -> Option<String> {
@@ -518,6 +529,13 @@ mod tests {
             text.contains("kernel_log.start = \"begin\"; allowed: auto, end or a sequence number"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_key_of_which_nothing_is_to_be_seen_is_named() {
+        let error = load("'' = 1\n\"\\u200b\" = 2", &flags(&[("node_name", "gpu-1")])).unwrap_err();
+        let keys: Vec<&str> = error.0.iter().map(|fault| fault.key.as_str()).collect();
+        assert_eq!(keys, ["\"\"", "\"\\u{200b}\""]);
     }
 
     #[test]

@@ -97,8 +97,13 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn problem(&self, key: &str, value: &Value, allowed: impl Into<String>) {
+        let mut full = self.full(key);
+        // TOML takes `'' = 1` too: something of the key is always to be seen.
+        if !full.contains(char::is_alphanumeric) {
+            full = format!("{full:?}");
+        }
         self.findings.problems.borrow_mut().push(Problem {
-            key: self.full(key),
+            key: full,
             value: shown(value),
             allowed: allowed.into(),
         });

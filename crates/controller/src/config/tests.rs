@@ -254,3 +254,12 @@ fn the_references_dedup_keys_are_read() {
     assert_eq!(dedup.checks, Some(vec!["SysLogsXIDError".to_owned()]));
     assert_eq!(Config::parse("").unwrap().dedup.checks, None);
 }
+
+#[test]
+fn a_key_of_which_nothing_is_to_be_seen_is_named() {
+    let found = problems("'' = 1");
+    assert!(
+        found[0].starts_with("\"\" = 1: allowed is no such key"),
+        "{found:?}"
+    );
+}

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use e2e::{Agent, KernelLog};
+use e2e::{Agent, KernelLog, ring};
 use jiff::Timestamp;
 
-use crate::kmsg::{self, DOMAIN, Ring, Unlimited, xid_line};
+use crate::kmsg::{self, DOMAIN, Unlimited, xid_line};
 use crate::process::Usage;
 use crate::report::Row;
 use crate::standin::{Came, StandIn};
@@ -46,7 +46,7 @@ async fn start(folder: &Path, log: KernelLog, server: &mut StandIn) -> anyhow::R
 /// # Errors
 /// Not root, or the agent does not play along.
 pub(crate) async fn decoded(scratch: &Path, samples: usize) -> anyhow::Result<Row> {
-    let _ring = Ring::take()?;
+    let _ring = kmsg::take_ring().await?;
     let mut server = StandIn::start().await?;
     let log = KernelLog::Kmsg("end".to_owned());
     let agent = start(&scratch.join("decoded"), log, &mut server).await?;
@@ -56,7 +56,7 @@ pub(crate) async fn decoded(scratch: &Path, samples: usize) -> anyhow::Result<Ro
         tokio::time::sleep(PAUSE).await;
         let line = xid_line(index);
         let (wrote, wrote_at) = (Instant::now(), Timestamp::now());
-        kmsg::write(&line)?;
+        ring::write(&line)?;
         let at = event_of(&mut server, &format!("bench-{index},")).await?;
         came.push(at - wrote);
         let at = decoded_at(&agent, &kmsg::pci(index)).await?;
@@ -205,7 +205,7 @@ pub(crate) async fn pipe_flood(scratch: &Path, quick: bool) -> anyhow::Result<Ro
 /// # Errors
 /// Not root, or the agent does not play along.
 pub(crate) async fn kmsg_floods(scratch: &Path, quick: bool) -> anyhow::Result<Vec<Row>> {
-    let _ring = Ring::take()?;
+    let _ring = kmsg::take_ring().await?;
     let lines = if quick { LINES / 20 } else { LINES };
     let mut rows = Vec::new();
     for (name, speed) in [("paced", Some(LOSSLESS)), ("full", None)] {
@@ -232,13 +232,13 @@ async fn kmsg_flood(folder: &Path, lines: usize, speed: Option<f64>) -> anyhow::
     self::arrived(&mut server).await;
     let before = Usage::of(agent.id().unwrap_or_default())?;
     let counted = records_read(address).await?;
-    let first = kmsg::next_sequence()?;
+    let first = ring::next_sequence()?;
     let written = tokio::task::spawn_blocking(move || {
         kmsg::flood(lines, speed, |index| log.write(&flood_line(index)))
     });
     let (took, arrived) = futures::join!(written, arrived(&mut server));
     let (took, after) = (took??, Usage::of(agent.id().unwrap_or_default())?);
-    let written = kmsg::next_sequence()? - first;
+    let written = ring::next_sequence()? - first;
     let read = records_read(address).await? - counted;
     let speed_reached = rate(lines, took);
     let whole = read + arrived.lost == written;

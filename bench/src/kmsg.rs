@@ -2,40 +2,25 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use e2e::ring::Ring;
 
 /// PCI domain of the lines, which no machine has and no test here uses.
 pub(crate) const DOMAIN: &str = "be7c";
 
-/// Held while lines are written, so that nobody else's flood or fault mixes in.
-#[derive(Debug)]
-pub(crate) struct Ring(#[expect(dead_code, reason = "the lock ends when it is closed")] File);
-
-impl Ring {
-    /// Waits until no other test or bench uses the kernel's ring.
-    ///
-    /// # Errors
-    /// This is not root, or the lock file can't be made.
-    pub(crate) fn take() -> anyhow::Result<Self> {
-        ensure!(
-            rustix::process::geteuid().is_root(),
-            "lines are written to /dev/kmsg, which only root may"
-        );
-        let path = std::env::temp_dir().join("warden-kernel-ring.lock");
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .with_context(|| format!("opening {}", path.display()))?;
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)
-            .with_context(|| format!("locking {}", path.display()))?;
-        Ok(Self(file))
-    }
+/// Holds the kernel's log until the lock is dropped, so that nobody else's flood or fault mixes in.
+///
+/// # Errors
+/// This is not root, or somebody else holds it for too long.
+pub(crate) async fn take_ring() -> anyhow::Result<Ring> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "lines are written to /dev/kmsg, which only root may"
+    );
+    Ring::take().await
 }
 
 /// A line of a GPU that fell off the bus; each number is another GPU.
@@ -50,20 +35,6 @@ pub(crate) fn xid_line(number: usize) -> String {
 pub(crate) fn pci(number: usize) -> String {
     let (bus, device) = (number / 32 % 256, number % 32);
     format!("{DOMAIN}:{bus:02x}:{device:02x}")
-}
-
-/// Writes one record. The log is opened anew for each: the kernel limits user writes by open file.
-/// Level 6, so that no slow console prints it.
-///
-/// # Errors
-/// The log can't be opened or written.
-pub(crate) fn write(line: &str) -> anyhow::Result<()> {
-    let mut log = OpenOptions::new()
-        .write(true)
-        .open("/dev/kmsg")
-        .context("opening /dev/kmsg to write")?;
-    log.write_all(format!("<6>{line}\n").as_bytes())
-        .context("writing to /dev/kmsg")
 }
 
 /// Lifts the kernel's limit of user writes (10 in 5 s for each open file) as long as it lives: to
@@ -154,34 +125,6 @@ fn at_end() -> anyhow::Result<File> {
         .context("opening /dev/kmsg to read")?;
     std::io::Seek::seek(&mut log, std::io::SeekFrom::End(0)).context("seeking in /dev/kmsg")?;
     Ok(log)
-}
-
-/// The sequence number that the next record will have.
-///
-/// # Errors
-/// The log can't be read.
-pub(crate) fn next_sequence() -> anyhow::Result<u64> {
-    let nonblock = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits())?;
-    let mut log = OpenOptions::new()
-        .read(true)
-        .custom_flags(nonblock)
-        .open("/dev/kmsg")
-        .context("opening /dev/kmsg to read")?;
-    let mut next = 0;
-    let mut record = vec![0; 8192];
-    loop {
-        match log.read(&mut record) {
-            Ok(length) => {
-                let text = String::from_utf8_lossy(&record[..length]);
-                let sequence = text.split(',').nth(1);
-                let sequence = sequence.and_then(|field| field.parse::<u64>().ok());
-                next = sequence.map_or(next, |sequence| sequence + 1);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(next),
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
-            Err(error) => return Err(error).context("reading /dev/kmsg"),
-        }
-    }
 }
 
 /// Writes `count` lines at `a_second` (none: as fast as it goes); answers how long it took.

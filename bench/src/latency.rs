@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use e2e::{Agent, KernelLog};
+use e2e::{Agent, KernelLog, ring};
 use futures::{StreamExt as _, TryStreamExt as _};
 use health_event::{HealthEvent, checks};
 use hyper_util::rt::TokioIo;
@@ -16,7 +16,7 @@ use wire::datamodels::platform_connector_client::PlatformConnectorClient;
 
 use crate::cluster::{Cluster, DEADLINE};
 use crate::fleet::{self, Reporter};
-use crate::kmsg::{self, Ring, xid_line};
+use crate::kmsg::{self, xid_line};
 use crate::raw::{Half, Recorded, Target};
 use crate::report::Row;
 use crate::stats::{Samples, millis, number, rate};
@@ -101,7 +101,7 @@ impl Latency<'_> {
     /// # Errors
     /// Not root, or something of Warden does not play along.
     pub(crate) async fn line(&self, nodes: &[String]) -> anyhow::Result<Row> {
-        let _ring = Ring::take()?;
+        let _ring = kmsg::take_ring().await?;
         let mut pairs = Pairs::default();
         let mut tick = tokio::time::interval(SECOND);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -121,7 +121,7 @@ impl Latency<'_> {
     /// # Errors
     /// As [`Latency::line`].
     pub(crate) async fn idle(&self, nodes: &[String], idle: Duration) -> anyhow::Result<Row> {
-        let _ring = Ring::take()?;
+        let _ring = kmsg::take_ring().await?;
         let mut pairs = Pairs::default();
         for (index, node) in nodes.iter().enumerate() {
             let agent = self.settled_agent(node).await?;
@@ -155,7 +155,7 @@ impl Latency<'_> {
     async fn one_line(&self, node: &str, number: usize) -> anyhow::Result<Duration> {
         let mut changes = self.cluster.seen.changes();
         let wrote = Instant::now();
-        kmsg::write(&xid_line(number))?;
+        ring::write(&xid_line(number))?;
         let at = changes.cordon(node, true, DEADLINE).await;
         let at = at.map_err(|error| error.context(self.cluster.controller.log_tail()))?;
         Ok(at - wrote)

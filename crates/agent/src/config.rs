@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use health_event::NodeName;
-use health_event::text::harmless;
+use health_event::text::{harmless, named};
 use jiff::SignedDuration;
 use tonic::transport::Uri;
 
@@ -348,7 +348,7 @@ pub fn load(file: &str, flags: &[(&str, String)]) -> Result<Config, ConfigError>
             format!("one of the keys {}", keys.join(", "))
         };
         faults.push(Fault {
-            key: shown_key(&key),
+            key: named(&cut(&key)).into_owned(),
             value: Some(shown(&value)),
             allowed: allowed.map_or_else(known, str::to_owned),
         });
@@ -399,23 +399,16 @@ fn flatten(prefix: &str, table: &toml::Table, values: &mut Vec<(String, String)>
 
 /// What was given, cut, and without what would steer the terminal that it is shown on.
 fn shown(text: &str) -> String {
-    let mut chars = text.chars();
-    let mut shown: String = chars.by_ref().take(MOST_CHARS).collect();
-    if chars.next().is_some() {
-        shown.push('…');
-    }
-    harmless(&shown).into_owned()
+    harmless(&cut(text)).into_owned()
 }
 
-/// The same of a key, of which something is always to be seen: TOML takes `'' = 1` too.
-fn shown_key(key: &str) -> String {
-    let text = shown(key);
-    if text.trim().is_empty() {
-        let start: String = key.chars().take(16).collect();
-        format!("{start:?}")
-    } else {
-        text
+fn cut(text: &str) -> String {
+    let mut chars = text.chars();
+    let mut cut: String = chars.by_ref().take(MOST_CHARS).collect();
+    if chars.next().is_some() {
+        cut.push('…');
     }
+    cut
 }
 
 fn text(value: &str, most: usize) -> Option<String> {

@@ -32,6 +32,18 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
+/// The same of a name, of which something is always to be seen: where nothing would be left, its
+/// first 16 characters are quoted and escaped. Names come empty or invisible too, as keys of TOML do.
+pub fn named(name: &str) -> Cow<'_, str> {
+    let shown = harmless(name);
+    if shown.trim().is_empty() {
+        let start: String = name.chars().take(16).collect();
+        Cow::Owned(format!("{start:?}"))
+    } else {
+        shown
+    }
+}
+
 /// Whether a character is no text: a control or format character, or the end of a line.
 pub fn steers(c: char) -> bool {
     c.is_control() || is_format(c) || matches!(c, '\u{2028}' | '\u{2029}')

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use health_event::text::named;
 use toml::{Table, Value};
 
 /// One thing wrong with a configuration.
@@ -97,13 +98,8 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn problem(&self, key: &str, value: &Value, allowed: impl Into<String>) {
-        let mut full = self.full(key);
-        // TOML takes `'' = 1` too: something of the key is always to be seen.
-        if !full.contains(char::is_alphanumeric) {
-            full = format!("{full:?}");
-        }
         self.findings.problems.borrow_mut().push(Problem {
-            key: full,
+            key: named(&self.full(key)).into_owned(),
             value: shown(value),
             allowed: allowed.into(),
         });

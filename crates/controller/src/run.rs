@@ -80,12 +80,10 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
             )
         })?,
     };
-    let (mut config, mut problems) = Config::parse_all(&text)?;
+    let (mut config, mut problems) = read(&text)?;
     if insecure_local {
         problems.extend(make_local(&mut config));
     }
-    let rules = check_rules(&config, &problems);
-    problems.extend(rules);
     if !problems.is_empty() {
         return Err(ConfigError::Problems(problems).into());
     }
@@ -101,19 +99,22 @@ const RULE_SETS: &str = "quarantine.rule-sets";
 
 /// Everything that is wrong with a configuration's text: what [`prepare`] would refuse.
 pub fn check(text: &str) -> Vec<Problem> {
-    match Config::parse_all(text) {
-        Ok((config, mut problems)) => {
-            let rules = check_rules(&config, &problems);
-            problems.extend(rules);
-            problems
-        }
-        Err(ConfigError::Problems(problems)) => problems,
+    match read(text) {
+        Ok((_, problems)) | Err(ConfigError::Problems(problems)) => problems,
         Err(ConfigError::Syntax(why)) => vec![Problem {
             key: String::new(),
             value: why,
             allowed: "a TOML document".to_owned(),
         }],
     }
+}
+
+/// A configuration with everything that is wrong with it, rule sets included.
+fn read(text: &str) -> Result<(Config, Vec<Problem>), ConfigError> {
+    let (config, mut problems) = Config::parse_all(text)?;
+    let rules = check_rules(&config, &problems);
+    problems.extend(rules);
+    Ok((config, problems))
 }
 
 /// Plaintext, without tokens, on loopback: whatever else is configured to listen is refused.

@@ -209,12 +209,12 @@ impl Reader {
             }
             return;
         }
-        let (decoded_at, found) = (Timestamp::now(), events.clone());
-        if let Some(lost) = self.place.take_lost() {
-            events.insert(0, self.lost(lost));
-        }
-        self.submit(events).await;
-        for event in &found {
+        let decoded_at = Timestamp::now();
+        let lost = self.place.take_lost().map(|lost| self.lost(lost));
+        let found = usize::from(lost.is_some());
+        events.splice(0..0, lost);
+        self.submit(&events).await;
+        for event in &events[found..] {
             self.told.tell(event, record.sequence, decoded_at);
         }
     }
@@ -250,7 +250,7 @@ impl Reader {
     async fn tell_gap(&mut self) {
         if let Some(lost) = self.place.take_lost() {
             let event = self.lost(lost);
-            self.submit(vec![event]).await;
+            self.submit(&[event]).await;
         }
     }
 
@@ -267,13 +267,13 @@ impl Reader {
         })
     }
 
-    async fn submit(&self, events: Vec<HealthEvent>) {
+    async fn submit(&self, events: &[HealthEvent]) {
         if !events.iter().any(|event| event.is_fatal) {
             self.core.disk().await;
         }
         while self
             .core
-            .submit_own(events.clone(), self.position())
+            .submit_own(events.to_vec(), self.position())
             .is_err()
         {
             self.core.room().await;

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tonic::Code;
 use wire::datamodels::{BehaviourOverrides, HealthEvent};
 
-use crate::harness::Cluster;
+use crate::harness::{Cluster, SOON};
 use crate::process::{Program, Sender, numbered};
 
 async fn local(flags: &[&str]) -> (Cluster, Program) {
@@ -57,7 +57,9 @@ async fn what_was_acknowledged_before_a_kill_is_in_the_store() {
         })
     });
     let senders: Vec<_> = senders.collect();
+    let begun = std::time::Instant::now();
     while acknowledged.lock().await.len() < 300 {
+        assert!(begun.elapsed() < SOON, "300 are not acknowledged in time");
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
     let folder = program.kill();

@@ -136,6 +136,15 @@ async fn a_full_disk_stops_neither_delivery_nor_the_agent_and_heals() {
     assert!(agent.stop().success());
 }
 
+/// Twenty events that take several pages each.
+async fn fill(setup: &Setup) {
+    for n in 0..20 {
+        let mut event = crate::socket::event(&"m".repeat(12_000));
+        event.error_code = vec![n.to_string()];
+        crate::socket::send(setup, vec![event]).await.unwrap();
+    }
+}
+
 /// Overwrites the link to the next page in a page of nothing but message text.
 fn break_a_chain(file: &std::path::Path) {
     let mut bytes = std::fs::read(file).unwrap();
@@ -161,11 +170,7 @@ async fn a_damaged_spool_is_put_aside_with_a_gap_record() {
         let mut controller = Controller::absent();
         let setup = Setup::new();
         let agent = setup.start(&controller.url());
-        for n in 0..20 {
-            let mut event = crate::socket::event(&"m".repeat(12_000));
-            event.error_code = vec![n.to_string()];
-            crate::socket::send(&setup, vec![event]).await.unwrap();
-        }
+        fill(&setup).await;
         assert!(agent.stop().success());
         damage(&setup.state.join("spool.db"));
         let ahead = ulid::Ulid::from_parts(u64::from(u32::MAX) << 12, 7).to_string();
@@ -195,11 +200,7 @@ async fn a_spool_that_is_damaged_while_it_is_used_ends_the_agent() {
     let mut controller = Controller::absent();
     let setup = Setup::new();
     let agent = setup.start(&controller.url());
-    for n in 0..20 {
-        let mut event = crate::socket::event(&"m".repeat(12_000));
-        event.error_code = vec![n.to_string()];
-        crate::socket::send(&setup, vec![event]).await.unwrap();
-    }
+    fill(&setup).await;
     assert!(agent.stop().success());
     // It starts with what is on disk, and finds out when that has to be sent.
     let mut agent = setup.start(&controller.url());

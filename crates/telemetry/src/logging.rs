@@ -101,8 +101,13 @@ pub fn init(format: LogFormat, filter: &str) -> Result<(), LogError> {
 }
 
 fn parse_filter(filter: &str) -> Result<EnvFilter, LogError> {
-    EnvFilter::try_new(filter)
-        .map_err(|error| LogError::Filter(filter.chars().take(200).collect(), error.to_string()))
+    let refused = |why: String| LogError::Filter(filter.chars().take(200).collect(), why);
+    // The parser cuts after single bytes and panics inside a longer character; targets, levels and
+    // fields of ours are ASCII.
+    if !filter.is_ascii() {
+        return Err(refused("it has characters that are not ASCII".to_owned()));
+    }
+    EnvFilter::try_new(filter).map_err(|error| refused(error.to_string()))
 }
 
 fn subscriber<W>(
@@ -170,6 +175,10 @@ pub(crate) mod tests {
     fn a_bad_filter_or_format_is_named() {
         let error = check_filter("warden=notalevel").unwrap_err();
         assert_eq!(error.code(), "log_filter");
+        // The parser of tracing-subscriber 0.3.23 panics on this one.
+        let error = check_filter("  ř=[").unwrap_err();
+        assert_eq!(error.code(), "log_filter");
+        assert!(error.to_string().contains("not ASCII"), "{error}");
         let error = "xml".parse::<LogFormat>().unwrap_err();
         assert_eq!(
             error.to_string(),

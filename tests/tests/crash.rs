@@ -23,8 +23,8 @@ const LATER_OF_THE_CONTROLLER: [&str; 10] = [
     // Intents: to take out, taken out, to give back. Patches: out, and back.
     "quarantine.before-intent:3",
     "quarantine.after-intent:3",
-    "quarantine.before-patch:2",
-    "quarantine.after-patch:2",
+    "write.node.before:2",
+    "write.node.after:2",
     "store.commit.before:6",
     "store.commit.after:6",
     "store.commit.before:12",

@@ -3,7 +3,7 @@
 //! Release builds have no such points.
 
 /// The points, so that a test can enumerate them and a misspelt name is refused.
-pub const POINTS: [&str; 12] = [
+pub const POINTS: [&str; 28] = [
     "store.commit.before",
     "store.commit.after",
     "ingest.before-append",
@@ -12,10 +12,27 @@ pub const POINTS: [&str; 12] = [
     "report.after-close",
     "quarantine.before-intent",
     "quarantine.after-intent",
-    "quarantine.before-patch",
-    "quarantine.after-patch",
-    "connector.before-patch",
-    "connector.after-patch",
+    // Those of `kubernetes::Write`: each write to the API server passes two.
+    "write.node.before",
+    "write.node.after",
+    "write.conditions.before",
+    "write.conditions.after",
+    "write.event.before",
+    "write.event.after",
+    "write.event-count.before",
+    "write.event-count.after",
+    "write.lease.before",
+    "write.lease.after",
+    "write.lease-renewal.before",
+    "write.lease-renewal.after",
+    "write.authority.before",
+    "write.authority.after",
+    "write.authority-change.before",
+    "write.authority-change.after",
+    "write.bundle.before",
+    "write.bundle.after",
+    "write.bundle-change.before",
+    "write.bundle-change.after",
 ];
 
 #[cfg(debug_assertions)]

@@ -4,6 +4,10 @@
     clippy::panic,
     reason = "the helpers of a test fail it, as the test itself does"
 )]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a test writes as persons and other programs do"
+)]
 
 mod harness;
 mod process;

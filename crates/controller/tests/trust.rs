@@ -200,7 +200,8 @@ async fn of_two_authorities_one_wins_and_the_bundle_is_what_verifies() {
     let maintain = || {
         let names = vec!["warden-controller.warden.svc".to_owned()];
         let metrics = Arc::new(ControllerMetrics::new());
-        controller::trust::maintain(testbed.admin(), "warden", names, metrics)
+        let kube = controller::kubernetes::Kube::new(testbed.admin());
+        controller::trust::maintain(kube, "warden", names, metrics)
     };
     let (one, two, three) = tokio::join!(maintain(), maintain(), maintain());
     let bundle = bundle(&cluster).await;

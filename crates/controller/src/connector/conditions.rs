@@ -17,7 +17,6 @@ use tracing::warn;
 use super::facts;
 use super::healthy::Healthy;
 use crate::context::Context;
-use crate::crash;
 use crate::kubernetes::{CallError, Reference, jittered};
 use crate::lease::Leadership;
 use crate::nodes::NodeFacts;
@@ -125,14 +124,12 @@ impl Conditions {
             .write_deadline(WRITE_TIMEOUT)
             .ok_or(TurnError::NotLeading)?;
         let started = tokio::time::Instant::now();
-        crash::point("connector.before-patch");
         let patch = status_patch(&node, &write);
         let sent = self
             .context
             .kube
             .patch_node_status(name, &patch, deadline)
             .await;
-        crash::point("connector.after-patch");
         self.count(sent.is_ok(), started.elapsed());
         match sent {
             Ok(metadata) => {

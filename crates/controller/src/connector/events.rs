@@ -11,7 +11,6 @@ use decide::connector::{AggregationKey, EventPost, Limits, event_post};
 use event_store::{Fingerprint, StoredEvent};
 use futures::StreamExt as _;
 use health_event::Subject;
-use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use k8s_api::names;
 use serde_json::{Value, json};
@@ -22,7 +21,7 @@ use tracing::warn;
 use super::conditions::seconds;
 use super::healthy::Healthy;
 use crate::context::Context;
-use crate::kubernetes::{Call, CallError, jittered};
+use crate::kubernetes::{Call, CallError, Write, jittered};
 use crate::lease::Leadership;
 use crate::workers::Workers;
 
@@ -287,7 +286,7 @@ impl Follower {
         let body = event_body(name, said);
         let path = format!("/api/v1/namespaces/{NAMESPACE}/events");
         match self
-            .send(name, Method::POST, path, "application/json", Some(&body))
+            .send("creation", name, path, Some((Write::Event, &body)))
             .await
         {
             Ok(_) => {
@@ -296,9 +295,7 @@ impl Follower {
             }
             // It is there since an earlier life of ours: its count is read, and raised.
             Err(CallError::Changed { .. }) => {
-                let answer = self
-                    .send(name, Method::GET, event_path(name), "", None)
-                    .await?;
+                let answer = self.send("reading", name, event_path(name), None).await?;
                 let there = There::parse(&answer);
                 let new = said.seqs.iter().filter(|seq| **seq > there.seq).count();
                 let new = u64::try_from(new).unwrap_or(u64::MAX);
@@ -318,8 +315,8 @@ impl Follower {
             "count": count,
             "lastTimestamp": seconds(said.last),
         });
-        let sort = "application/merge-patch+json";
-        self.send(name, Method::PATCH, event_path(name), sort, Some(&patch))
+        let write = Some((Write::EventCount, &patch));
+        self.send("raising of the count", name, event_path(name), write)
             .await?;
         self.remember(name, count);
         Ok(())
@@ -335,13 +332,12 @@ impl Follower {
 
     async fn send(
         &self,
+        act: &str,
         name: &str,
-        method: Method,
         path: String,
-        content_type: &'static str,
-        body: Option<&Value>,
+        write: Option<(Write, &Value)>,
     ) -> Result<Vec<u8>, CallError> {
-        let act = format!("{method} of Event {NAMESPACE}/{name}");
+        let act = format!("{act} of Event {NAMESPACE}/{name}");
         let Some(deadline) = self.leadership.write_deadline(CALL_TIMEOUT) else {
             return Err(CallError::Unavailable {
                 act,
@@ -350,10 +346,8 @@ impl Follower {
         };
         let call = Call {
             act,
-            method,
             path,
-            content_type,
-            body,
+            write,
             accept: "application/json",
         };
         self.context.kube.call(&call, deadline).await

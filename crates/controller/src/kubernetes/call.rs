@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use health_event::NodeName;
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use k8s_api::names;
 use kube::Client;
@@ -13,6 +13,9 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
+
+use super::Write;
+use crate::crash;
 
 /// Largest answer that is read: ten times what an object of ours needs.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
@@ -114,14 +117,10 @@ impl std::fmt::Debug for Kube {
 pub struct Call<'a> {
     /// What is tried, on which object: "cordon of node gpu-17".
     pub act: String,
-    /// Method.
-    pub method: Method,
     /// Path with query.
     pub path: String,
-    /// Content type of the body.
-    pub content_type: &'static str,
-    /// Body, if any.
-    pub body: Option<&'a Value>,
+    /// What is written; none reads.
+    pub write: Option<(Write, &'a Value)>,
     /// What is asked for as answer.
     pub accept: &'static str,
 }
@@ -163,10 +162,8 @@ impl Kube {
         self.metadata_call(
             &Call {
                 act: format!("{act} of node {node}"),
-                method: Method::PATCH,
                 path: format!("/api/v1/nodes/{node}{query}"),
-                content_type: "application/json-patch+json",
-                body: Some(patch),
+                write: Some((Write::Node, patch)),
                 accept: METADATA_ONLY,
             },
             deadline,
@@ -188,10 +185,8 @@ impl Kube {
         self.metadata_call(
             &Call {
                 act: format!("write of the conditions of node {node}"),
-                method: Method::PATCH,
                 path: format!("/api/v1/nodes/{node}/status{query}"),
-                content_type: "application/strategic-merge-patch+json",
-                body: Some(patch),
+                write: Some((Write::Conditions, patch)),
                 accept: METADATA_ONLY,
             },
             deadline,
@@ -211,10 +206,8 @@ impl Kube {
     ) -> Result<Option<String>, CallError> {
         let call = Call {
             act: format!("reading of node {node}"),
-            method: Method::GET,
             path: format!("/api/v1/nodes/{node}"),
-            content_type: "",
-            body: None,
+            write: None,
             accept: METADATA_ONLY,
         };
         match self.metadata_call(&call, deadline).await {
@@ -232,10 +225,8 @@ impl Kube {
     pub async fn keep_warm(&self, deadline: Instant) -> Result<(), CallError> {
         let call = Call {
             act: "reading of the API server's version".to_owned(),
-            method: Method::GET,
             path: "/version".to_owned(),
-            content_type: "",
-            body: None,
+            write: None,
             accept: "application/json",
         };
         self.call(&call, deadline).await.map(|_| ())
@@ -264,10 +255,23 @@ impl Kube {
     /// # Errors
     /// [`CallError`].
     pub async fn call(&self, call: &Call<'_>, deadline: Instant) -> Result<Vec<u8>, CallError> {
-        let body = call
-            .body
-            .map(|body| body.to_string().into_bytes())
-            .unwrap_or_default();
+        let Some((write, body)) = call.write else {
+            return self.repeat(call, Vec::new(), deadline).await;
+        };
+        crash::point(write.before());
+        let answer = self
+            .repeat(call, body.to_string().into_bytes(), deadline)
+            .await?;
+        crash::point(write.after());
+        Ok(answer)
+    }
+
+    async fn repeat(
+        &self,
+        call: &Call<'_>,
+        body: Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Vec<u8>, CallError> {
         let mut pause = FIRST_PAUSE;
         let mut last = "the deadline was over before it began".to_owned();
         for _ in 0..TRIES {
@@ -294,11 +298,12 @@ impl Kube {
 
     async fn attempt(&self, call: &Call<'_>, body: Vec<u8>) -> Attempt {
         let mut request = Request::builder()
-            .method(call.method.clone())
             .uri(&call.path)
             .header(ACCEPT, call.accept);
-        if call.body.is_some() {
-            request = request.header(CONTENT_TYPE, call.content_type);
+        if let Some((write, _)) = call.write {
+            request = request
+                .method(write.method())
+                .header(CONTENT_TYPE, write.content_type());
         }
         let again = |message: String| Attempt::Again {
             message,
@@ -308,7 +313,9 @@ impl Kube {
             Ok(request) => request,
             Err(error) => return again(error.to_string()),
         };
-        let response = match self.client.send(request).await {
+        #[expect(clippy::disallowed_methods, reason = "this is the one way")]
+        let sent = self.client.send(request).await;
+        let response = match sent {
             Ok(response) => response,
             Err(error) => return again(chain(&error)),
         };
@@ -401,10 +408,8 @@ mod tests {
     fn each_answer_is_final_or_tried_again_after_what_the_server_asks_for() {
         let call = Call {
             act: "cordon of node gpu-17".to_owned(),
-            method: Method::PATCH,
             path: "/api/v1/nodes/gpu-17".to_owned(),
-            content_type: "application/json-patch+json",
-            body: None,
+            write: None,
             accept: METADATA_ONLY,
         };
         let said = |status: u16, retry_after: Option<&'static str>| {

@@ -4,6 +4,7 @@
 //! - Every call has a deadline; only a watch's body has none. Nothing is repeated behind the
 //!   caller's back: [`Kube::call`] repeats what the server did not take (429, 5xx, connection lost),
 //!   within the caller's deadline, and says what happened.
+//! - Whatever changes an object is a [`Write`] and passes two crash points: clippy refuses other ways.
 //! - Small writes leave at once (`TCP_NODELAY`): without it the first request of a connection
 //!   waits 40 ms for an acknowledgement that the server delays.
 
@@ -11,8 +12,10 @@ mod call;
 mod client;
 pub mod patch;
 mod reference;
+mod write;
 
 pub use call::{Call, CallError, Kube, Metadata, Refusal};
 pub(crate) use call::{chain, jittered};
 pub use client::{ClientError, client, config};
 pub use reference::{Program, Reference};
+pub use write::Write;

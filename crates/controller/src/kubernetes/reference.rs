@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::Method;
 use serde::Deserialize;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -98,10 +97,8 @@ impl Reference {
         let (name, resource) = (self.program.name(), self.program.resource());
         let call = Call {
             act: format!("look for the reference's {name}"),
-            method: Method::GET,
             path: format!("/apis/apps/v1/{resource}?fieldSelector=metadata.name%3D{name}&limit=8"),
-            content_type: "",
-            body: None,
+            write: None,
             accept: "application/json",
         };
         let runs = match kube.call(&call, Instant::now() + LOOK_TIMEOUT).await {

@@ -23,7 +23,6 @@ pub use heritage::Heritage;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Method;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -32,13 +31,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::kubernetes::{Call, CallError, Kube};
+use crate::kubernetes::{Call, CallError, Kube, Write};
 use crate::stop::Stop;
 
 /// Between looks at a Lease that another one holds.
 const LOOK: Duration = Duration::from_millis(500);
-/// Media type of what is sent and asked for.
-const JSON: &str = "application/json";
 
 /// What the guard needs.
 #[derive(Debug, Clone)]
@@ -355,23 +352,30 @@ impl Settings {
         )
     }
 
-    fn call<'a>(&self, method: Method, path: String, body: Option<&'a Value>) -> Call<'a> {
-        Call {
-            act: format!("{method} of lease {}", self.path_name()),
-            method,
-            path,
-            content_type: JSON,
-            body,
-            accept: JSON,
-        }
+    fn read(&self) -> Call<'static> {
+        self.call(
+            "reading",
+            format!("{}/{}", self.collection(), self.name),
+            None,
+        )
+    }
+
+    fn create<'a>(&self, body: &'a Value) -> Call<'a> {
+        self.call("creation", self.collection(), Some((Write::Lease, body)))
     }
 
     fn put<'a>(&self, body: &'a Value) -> Call<'a> {
-        self.call(
-            Method::PUT,
-            format!("{}/{}", self.collection(), self.name),
-            Some(body),
-        )
+        let path = format!("{}/{}", self.collection(), self.name);
+        self.call("change", path, Some((Write::LeaseRenewal, body)))
+    }
+
+    fn call<'a>(&self, act: &str, path: String, write: Option<(Write, &'a Value)>) -> Call<'a> {
+        Call {
+            act: format!("{act} of lease {}", self.path_name()),
+            path,
+            write,
+            accept: "application/json",
+        }
     }
 
     fn body(
@@ -494,8 +498,7 @@ fn left(lease: &LeaseObject, seen: &mut Option<(String, Instant)>) -> Option<Dur
 }
 
 async fn look(kube: &Kube, settings: &Settings) -> Result<Option<LeaseObject>, CallError> {
-    let path = format!("{}/{}", settings.collection(), settings.name);
-    let call = settings.call(Method::GET, path, None);
+    let call = settings.read();
     match kube.call(&call, Instant::now() + settings.duration).await {
         Ok(body) => {
             serde_json::from_slice(&body)
@@ -532,7 +535,7 @@ async fn take(
     let call = if found.is_some() {
         settings.put(&body)
     } else {
-        settings.call(Method::POST, settings.collection(), Some(&body))
+        settings.create(&body)
     };
     let metadata = kube
         .metadata_call(&call, started + settings.duration / 2)

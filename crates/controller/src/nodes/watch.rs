@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use health_event::NodeName;
 use http::header::{ACCEPT, ACCEPT_ENCODING};
-use http::{Method, Request, StatusCode};
+use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use tokio::time::Instant;
@@ -120,7 +120,9 @@ async fn follow(
     if position.version.is_empty() {
         position.seen.clear();
     }
-    let response = match kube.client().send(request(position)).await {
+    #[expect(clippy::disallowed_methods, reason = "a watch changes nothing")]
+    let sent = kube.client().send(request(position)).await;
+    let response = match sent {
         Ok(response) => response,
         Err(error) => return End::Closed(chain(&error)),
     };
@@ -260,10 +262,8 @@ async fn list(
     loop {
         let call = Call {
             act: "listing of nodes".to_owned(),
-            method: Method::GET,
             path: format!("/api/v1/nodes?limit={PAGE}{next}"),
-            content_type: "",
-            body: None,
+            write: None,
             accept: "application/json",
         };
         let body = kube.call(&call, Instant::now() + PAGE_TIMEOUT).await?;
@@ -311,10 +311,8 @@ pub async fn read(
 ) -> Result<Option<std::sync::Arc<NodeFacts>>, CallError> {
     let call = Call {
         act: format!("reading of node {name}"),
-        method: Method::GET,
         path: format!("/api/v1/nodes/{name}"),
-        content_type: "",
-        body: None,
+        write: None,
         accept: "application/json",
     };
     let body = match kube.call(&call, deadline).await {

@@ -5,7 +5,6 @@ use std::time::Duration;
 use decide::quarantine::{NodeWrite, WriteKind};
 use tokio::time::Instant;
 
-use crate::crash;
 use crate::kubernetes::patch::node_patch;
 use crate::kubernetes::{CallError, Kube, Reference};
 use crate::lease::Leadership;
@@ -87,12 +86,10 @@ impl Apply {
             WriteKind::StepBack => "removal of the marks",
             WriteKind::CleanUp => "removal of stray marks",
         };
-        crash::point("quarantine.before-patch");
         let metadata = self
             .kube
             .patch_node(&write.node, act, &patch, deadline)
             .await?;
-        crash::point("quarantine.after-patch");
         Ok(metadata.resource_version.parse().unwrap_or_default())
     }
 }

@@ -143,7 +143,7 @@ pub(super) async fn ingest(
             warn!(%address, "events are taken in without TLS and tokens");
             None
         } else {
-            Some(tls(context, client, tasks).await?)
+            Some(tls(context, tasks).await?)
         };
         let listener = bind(address).await?;
         serve(
@@ -258,11 +258,7 @@ fn serve(
 }
 
 /// Our own authority's certificate, or the given one.
-async fn tls(
-    context: &Context,
-    client: &Client,
-    tasks: &mut Tasks,
-) -> anyhow::Result<Arc<ServerConfig>> {
+async fn tls(context: &Context, tasks: &mut Tasks) -> anyhow::Result<Arc<ServerConfig>> {
     let config = &context.config.ingest.tls;
     if let (Some(chain), Some(key)) = (config.certificate_file.clone(), config.key_file.clone()) {
         let certificates = Certificates::from_files(&chain, &key).await?;
@@ -275,7 +271,8 @@ async fn tls(
     }
     let names = server_names(&context.config, &context.namespace);
     let metrics = Arc::clone(&context.metrics);
-    let maintained = trust::maintain(client.clone(), &context.namespace, names, metrics).await?;
+    let maintained =
+        trust::maintain(context.kube.clone(), &context.namespace, names, metrics).await?;
     let (certificates, renewal) = maintained;
     tasks.spawn_endless("certificate renewal", &context.stop, async move {
         renewal.await;

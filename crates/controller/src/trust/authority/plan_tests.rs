@@ -1,4 +1,5 @@
 use super::*;
+use crate::trust::Certificates;
 
 fn day(n: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap() + DAY * i32::try_from(n).unwrap()

@@ -1,7 +1,7 @@
 //! Taking events in: idempotency, repeats, and what they do to the faults of their check.
 
 use health_event::fault::codes_of;
-use health_event::{Scope, Sender, Stamp, Statement, Subject, devices_of};
+use health_event::{CloseCause, Scope, Sender, Stamp, Statement, Subject, devices_of};
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, params};
 
@@ -45,6 +45,9 @@ impl Ledger {
             self.note_spool(node, order, new.received_at);
         }
         let id = match self.known(connection, new)? {
+            Known::Duplicate(id) if self.opens_again(connection, new)? => {
+                format!("{id}~again-{}", self.event_seq + 1)
+            }
             Known::Duplicate(id) => {
                 self.counters.duplicates += 1;
                 return Ok(Appended {
@@ -102,6 +105,40 @@ impl Ledger {
         let weight = scope.weight();
         self.scopes.put(key, weight, scope);
         Ok(appended)
+    }
+
+    /// Whether a known event is taken in once more: an agent asserts what was closed because its
+    /// node was gone. The closing is forgotten, so that the event counts as if it came now.
+    fn opens_again(&mut self, connection: &Connection, new: &NewEvent) -> rusqlite::Result<bool> {
+        if !new.out_of_turn || new.event.is_healthy {
+            return Ok(false);
+        }
+        let key = Scope::about(&new.event, new.subject.clone());
+        let statement = statement_of(new);
+        self.with_scope(connection, &key, |_, scope| {
+            let mut opens = false;
+            for device in &statement.devices {
+                for code in &statement.codes {
+                    let at = scope.state.position(statement.space, device, code);
+                    let fault = at.and_then(|at| scope.state.faults.get(at));
+                    let row = fault.and_then(|fault| scope.rows.get(&fault.row));
+                    // One that is no longer known was closed so, and then forgotten.
+                    let gone = row.is_none_or(|row| {
+                        !row.open && row.facts.cause.is_some_and(CloseCause::is_of_gone_node)
+                    });
+                    if gone {
+                        opens = true;
+                        let clears = &mut scope.state.clears;
+                        clears
+                            .retain(|c| !(c.inclusive && c.covers(statement.space, device, code)));
+                    }
+                }
+            }
+            if scope.number != 0 {
+                scope.drop_clears(connection)?;
+            }
+            Ok(opens)
+        })
     }
 
     /// Looks for the event by id. Same sender, id and content is a duplicate; other content under

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use health_event::incident::{Hold, Incident, IncidentId};
 use health_event::{
-    BootId, Boots, CloseCause, FaultId, FaultKey, FaultState, Scope, Statement, Subject,
+    BootId, Boots, CloseCause, FaultId, FaultKey, FaultState, NodeName, Scope, Statement, Subject,
 };
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -43,6 +43,7 @@ impl Job {
             (
                 Self::StatePut { answer, .. }
                 | Self::HoldsPut { answer, .. }
+                | Self::ForgetNode { answer, .. }
                 | Self::ConsumerAdvance { answer, .. }
                 | Self::ConsumerEnable { answer, .. }
                 | Self::SetFencing(_, answer),
@@ -52,7 +53,9 @@ impl Job {
                 Self::CloseFault { answer, .. } | Self::ObserveBoot { answer, .. },
                 Done::Bool(yes),
             ) => drop(answer.send(Ok(yes))),
-            (Self::ReleaseFlapping(_, answer), Done::Count(n)) => drop(answer.send(Ok(n))),
+            (Self::ReleaseFlapping(_, answer) | Self::CloseGone { answer, .. }, Done::Count(n)) => {
+                drop(answer.send(Ok(n)))
+            }
             (Self::Prune(_, answer), Done::Pruned(pruned)) => drop(answer.send(Ok(pruned))),
             (job, _) => job.refuse(WriteError::Storage("answer of another write".to_owned())),
         }
@@ -310,7 +313,7 @@ impl Ledger {
         at: Timestamp,
     ) -> rusqlite::Result<bool> {
         let was_open = self.with_scope(connection, &id.scope, |ledger, scope| {
-            if cause == CloseCause::NoLongerAsserted {
+            if cause == CloseCause::NoLongerAsserted || cause.is_of_gone_node() {
                 take_back(scope, &id.key);
             }
             let Some(fault) = scope.state.open_fault(&id.key).cloned() else {
@@ -334,6 +337,55 @@ impl Ledger {
             self.touch(node);
         }
         Ok(was_open)
+    }
+
+    /// Closes those of which nothing was heard since they were counted. Answers how many.
+    pub(crate) fn close_gone(
+        &mut self,
+        connection: &Connection,
+        faults: &[(FaultId, u64)],
+        cause: CloseCause,
+        fencing: u64,
+        at: Timestamp,
+    ) -> rusqlite::Result<Done> {
+        if let Some(fenced) = self.fenced(fencing) {
+            return Ok(Done::Refused(fenced));
+        }
+        let mut closed = 0;
+        for (id, count) in faults {
+            let unheard = self.with_scope(connection, &id.scope, |_, scope| {
+                let same = |fault: &&FaultState| fault.key() == id.key;
+                let fault = scope.state.faults.iter().find(same);
+                let row = fault.and_then(|fault| scope.rows.get(&fault.row));
+                Ok(row.is_some_and(|row| row.facts.count == *count))
+            })?;
+            if unheard && self.close_fault(connection, id, cause, at)? {
+                closed += 1;
+            }
+        }
+        Ok(Done::Count(closed))
+    }
+
+    /// Removes what is kept of a node by its name alone.
+    pub(crate) fn forget_node(
+        &mut self,
+        connection: &Connection,
+        node: &NodeName,
+        keys: &[String],
+        fencing: u64,
+    ) -> rusqlite::Result<Done> {
+        if let Some(fenced) = self.fenced(fencing) {
+            return Ok(Done::Refused(fenced));
+        }
+        for key in keys {
+            connection
+                .prepare_cached("DELETE FROM state WHERE key = ?1")?
+                .execute([key])?;
+        }
+        connection
+            .prepare_cached("DELETE FROM spools WHERE node = ?1")?
+            .execute([node.as_str()])?;
+        Ok(Done::Unit)
     }
 
     pub(crate) fn release_flapping(

@@ -222,6 +222,19 @@ impl Ledger {
             Job::CloseFault { id, cause, at, .. } => self
                 .close_fault(connection, id, *cause, *at)
                 .map(Done::Bool),
+            Job::CloseGone {
+                faults,
+                cause,
+                fencing,
+                at,
+                ..
+            } => self.close_gone(connection, faults, *cause, *fencing, *at),
+            Job::ForgetNode {
+                node,
+                keys,
+                fencing,
+                ..
+            } => self.forget_node(connection, node, keys, *fencing),
             Job::SetFencing(number, _) => self.set_fencing(connection, *number),
             Job::ConsumerAdvance { name, seq, at, .. } => {
                 crate::changes::consumer_advance(connection, name, *seq, *at)

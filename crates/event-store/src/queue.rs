@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use health_event::incident::Hold;
-use health_event::{BootId, CloseCause, FaultId};
+use health_event::{BootId, CloseCause, FaultId, NodeName};
 use jiff::Timestamp;
 
 use crate::error::WriteError;
@@ -43,6 +43,19 @@ pub(crate) enum Job {
         cause: CloseCause,
         at: Timestamp,
         answer: Answer<bool>,
+    },
+    CloseGone {
+        faults: Vec<(FaultId, u64)>,
+        cause: CloseCause,
+        fencing: u64,
+        at: Timestamp,
+        answer: Answer<usize>,
+    },
+    ForgetNode {
+        node: NodeName,
+        keys: Vec<String>,
+        fencing: u64,
+        answer: Answer<()>,
     },
     SetFencing(u64, Answer<()>),
     ConsumerAdvance {
@@ -185,13 +198,16 @@ impl Job {
             Self::Transition(_, answer) => drop(answer.send(Err(error))),
             Self::StatePut { answer, .. }
             | Self::HoldsPut { answer, .. }
+            | Self::ForgetNode { answer, .. }
             | Self::ConsumerAdvance { answer, .. }
             | Self::ConsumerEnable { answer, .. }
             | Self::SetFencing(_, answer) => drop(answer.send(Err(error))),
             Self::CloseFault { answer, .. } | Self::ObserveBoot { answer, .. } => {
                 drop(answer.send(Err(error)));
             }
-            Self::ReleaseFlapping(_, answer) => drop(answer.send(Err(error))),
+            Self::CloseGone { answer, .. } | Self::ReleaseFlapping(_, answer) => {
+                drop(answer.send(Err(error)));
+            }
             Self::Prune(_, answer) => drop(answer.send(Err(error))),
         }
     }

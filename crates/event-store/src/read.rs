@@ -158,6 +158,26 @@ impl EventStore {
         )
     }
 
+    /// Faults of a node that stay until somebody ends them, of any strategy: open, or asserted by
+    /// its agent.
+    pub fn lasting_faults(&self, node: &NodeName) -> Result<Vec<StoredFault>, ReadError> {
+        self.faults(
+            &format!(
+                "{FAULT} WHERE f.node = ?1 AND (f.open = 1 OR f.asserted = 1) ORDER BY f.fault"
+            ),
+            params![node.as_str()],
+        )
+    }
+
+    /// Nodes of which something stays until somebody ends it: a lasting fault, or where an agent's
+    /// spool stands. Sorted.
+    pub fn lasting_nodes(&self) -> Result<Vec<NodeName>, ReadError> {
+        let sql = "SELECT f.node FROM faults f
+                WHERE (f.open = 1 OR f.asserted = 1) AND f.node IS NOT NULL
+             UNION SELECT s.node FROM spools s ORDER BY 1";
+        self.list("nodes that are remembered", sql, [], |row| node(row, 0))
+    }
+
     /// One fault, open or closed.
     pub fn fault(&self, id: &FaultId) -> Result<Option<StoredFault>, ReadError> {
         let sql = format!(
@@ -344,6 +364,13 @@ impl EventStore {
     pub fn state_get(&self, key: &str) -> Result<Option<Vec<u8>>, ReadError> {
         let sql = "SELECT value FROM state WHERE key = ?1";
         self.one("module state", sql, params![key], |row| row.get(0))
+    }
+
+    /// Keys of module states that begin with this, sorted.
+    pub fn state_keys(&self, prefix: &str) -> Result<Vec<String>, ReadError> {
+        let sql = "SELECT key FROM state WHERE substr(key, 1, length(?1)) = ?1 AND key >= ?1
+                   ORDER BY key";
+        self.list("module states", sql, params![prefix], |row| row.get(0))
     }
 
     /// The number of the leadership that holds; 0 if none was set.

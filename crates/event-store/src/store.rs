@@ -188,14 +188,49 @@ impl EventStore {
     /// Closes a fault without a healthy event. It takes the order of the newest event of each
     /// sender, so that any later event opens it again. Answers whether it was open.
     ///
-    /// With [`CloseCause::NoLongerAsserted`] it is not asserted by the agent from then on either,
-    /// also where it was closed already; any other cause leaves that as the agent said it.
+    /// With [`CloseCause::NoLongerAsserted`], and where the node is gone, it is not asserted by the
+    /// agent from then on either, also where it was closed already; any other cause leaves that as
+    /// the agent said it.
     pub fn close_fault(&self, id: &FaultId, cause: CloseCause, at: Timestamp) -> Reply<bool> {
         let id = Box::new(id.clone());
         self.push(|answer| Job::CloseFault {
             id,
             cause,
             at,
+            answer,
+        })
+    }
+
+    /// Closes faults of a node that is gone, or of a machine that it no longer is, as
+    /// [`Self::close_fault`] does: each only if it still has this [`StoredFault::count`], so that
+    /// what was said in the meantime stays. One transaction: give a few hundred at most. Answers
+    /// how many closed.
+    ///
+    /// An agent that answers a request for its list with one of them opens it again.
+    pub fn close_gone(
+        &self,
+        faults: Vec<(FaultId, u64)>,
+        cause: CloseCause,
+        fencing: u64,
+        at: Timestamp,
+    ) -> Reply<usize> {
+        self.push(|answer| Job::CloseGone {
+            faults,
+            cause,
+            fencing,
+            at,
+            answer,
+        })
+    }
+
+    /// Removes what is kept of a node by its name alone: where its agents' spools stand, and the
+    /// module states of these keys.
+    pub fn forget_node(&self, node: &NodeName, keys: Vec<String>, fencing: u64) -> Reply<()> {
+        let node = node.clone();
+        self.push(|answer| Job::ForgetNode {
+            node,
+            keys,
+            fencing,
             answer,
         })
     }

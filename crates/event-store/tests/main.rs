@@ -10,6 +10,7 @@
 mod append;
 mod crash;
 mod faults;
+mod gone;
 mod opening;
 mod reports;
 mod retention;

@@ -100,22 +100,38 @@ pub enum CloseCause {
     Person,
     /// The check no longer exists.
     RetiredCheck,
-    /// The node was replaced.
+    /// Another machine has the node's name.
     NodeReplaced,
+    /// The node's object is gone and did not come back in time.
+    NodeDeleted,
     /// Found to be the same device as another fault.
     Merged,
 }
 
 impl CloseCause {
-    const NAMED: [(Self, &'static str); 7] = [
+    const NAMED: [(Self, &'static str); 8] = [
         (Self::Recovered, "recovered"),
         (Self::Reboot, "reboot"),
         (Self::NoLongerAsserted, "no longer asserted"),
         (Self::Person, "person"),
         (Self::RetiredCheck, "retired check"),
         (Self::NodeReplaced, "node replaced"),
+        (Self::NodeDeleted, "node deleted"),
         (Self::Merged, "merged"),
     ];
+
+    /// Whether the place is gone that the fault was said of: nobody asserts it there any more.
+    pub fn is_of_gone_node(self) -> bool {
+        match self {
+            Self::NodeReplaced | Self::NodeDeleted => true,
+            Self::Recovered
+            | Self::Reboot
+            | Self::NoLongerAsserted
+            | Self::Person
+            | Self::RetiredCheck
+            | Self::Merged => false,
+        }
+    }
 
     /// The name in the store and for people.
     pub fn as_str(self) -> &'static str {

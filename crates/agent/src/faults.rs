@@ -3,14 +3,16 @@
 //! # Invariants
 //! - Folded with the same rules as everywhere ([`ScopeState`]), from this agent's own events only.
 //! - A fault that flaps is asserted as its detector last said, not as it is held.
+//! - An XID 154 is tied to its cause before it is numbered ([`Faults::attach`]).
 //! - At most [`MAX_ASSERTED`]; beyond that [`Faults::is_overflowing`] and no detector denies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use detect::xid::{self, RECOVERY_ACTION};
 use health_event::{
-    Boots, Change, Device, FaultKey, HealthEvent, Order, Scope, ScopeState, Sender, SentIdentity,
-    Stamp, Statement, checks, devices_of, fault, keys,
+    Boots, Change, Device, FaultKey, FaultState, HealthEvent, Order, ProcessingStrategy, Scope,
+    ScopeState, Sender, SentIdentity, Stamp, Statement, checks, devices_of, fault, keys,
 };
 use jiff::Timestamp;
 use prost::DecodeError;
@@ -19,8 +21,6 @@ use crate::{ids::Identity, own};
 
 /// Faults asserted at most. A node has at most 64 devices of a kind, and some ten codes each.
 pub const MAX_ASSERTED: usize = 4_096;
-/// XID whose newest statement alone counts.
-const RECOVERY_ACTION: &str = "154";
 
 /// One asserted fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +111,51 @@ impl Faults {
     /// The boots of this machine as far as this agent knows them.
     pub fn boots(&self) -> &Boots {
         &self.boots
+    }
+
+    /// What is said instead of one of our own events, before it is numbered, given what is open:
+    /// an XID 154 and its cause are one problem.
+    pub fn attach(&self, event: HealthEvent) -> Vec<HealthEvent> {
+        if !xid::is_tied(&event) {
+            return vec![event];
+        }
+        let gpu = self.open_on_gpu(&event);
+        xid::attach(event, &gpu)
+    }
+
+    /// What lines of the present boot say is open on the GPU of an XID, the XID itself left out.
+    /// What an earlier boot said may be about to close, and then answers for nothing.
+    fn open_on_gpu(&self, event: &HealthEvent) -> xid::Gpu {
+        let mut gpu = xid::Gpu::default();
+        let scope = Scope::of(event, self.identity.node.clone());
+        let devices = devices_of(&event.entities);
+        let (Some(state), [device]) = (self.scopes.get(&scope), devices.as_slice()) else {
+            return gpu;
+        };
+        let present = &self.identity.boot;
+        let of_this_boot = |fault: &&FaultState| {
+            let newest = fault.newest_of(&self.sender);
+            let order = newest.and_then(|raise| raise.stamp.order.as_ref());
+            order.is_some_and(|order| !present.is_unknown() && order.boot == *present)
+        };
+        let here = state
+            .faults
+            .iter()
+            .filter(|f| f.open && f.device.agrees(device));
+        for fault in here.filter(of_this_boot) {
+            if fault.code == RECOVERY_ACTION {
+                let asserted = self.asserted.get(&(scope.clone(), fault.key()));
+                gpu.recoveries
+                    .extend(asserted.and_then(|a| readable(a.single())));
+            } else if fault.space == ProcessingStrategy::ExecuteRemediation {
+                gpu.causes.push(xid::Cause {
+                    code: fault.code.clone(),
+                    fatal: fault.fatal,
+                    action: fault.action,
+                });
+            }
+        }
+        gpu
     }
 
     /// Takes in one of our own events, numbered. Answers which rows changed.
@@ -274,7 +319,7 @@ impl Faults {
             .faults
             .iter()
             .filter(|f| f.open && f.held_until.is_some())
-            .map(health_event::FaultState::key)
+            .map(FaultState::key)
             .collect();
         for key in held {
             rows.extend(self.drop_row(scope, key));

@@ -8,7 +8,8 @@
 //!   CONTACT_SUPPORT if the row asks for nothing. The catalogue's rows of 144 to 150 only say
 //!   "decode the line", so there the line's word alone decides; the sub-code tables are not read.
 //! - 154 states the recovery that the GPU needs now: its number counts, the words only if there
-//!   is no number. 0 is a healthy statement about that GPU's 154.
+//!   is no number. 0 is a healthy statement about that GPU's 154. How it is tied to its cause is
+//!   for whoever knows what is open: [`attach`].
 //! - 45 and lines "caused by previous Xid" are judged as the catalogue has them; they are not tied
 //!   to their cause here.
 //!
@@ -17,10 +18,12 @@
 //! seen before, so reading the same ring again says the same.
 
 mod catalog;
+mod consequence;
 mod decide;
 mod grammar;
 
 pub use catalog::{Entry, entries, find};
+pub use consequence::{Cause, Gpu, RECOVERY_ACTION, attach, is_tied};
 pub use decide::{XidState, explain};
 pub use grammar::{Nvlink5, Place, Recovery, Registers, Xid, parse, parse_uuid};
 

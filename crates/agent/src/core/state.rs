@@ -253,14 +253,21 @@ impl State {
         };
         let mut numbers = Vec::with_capacity(events.len());
         for event in events {
-            let (number, event) = self.number(event, identity);
-            if own {
-                write.faults.extend(self.faults.apply(&event));
+            let said = if own {
+                self.faults.attach(event)
+            } else {
+                vec![event]
+            };
+            for event in said {
+                let (number, event) = self.number(event, identity);
+                if own {
+                    write.faults.extend(self.faults.apply(&event));
+                }
+                let row = row_of(number, &event);
+                self.outgoing.push(number, event, row.body.len());
+                write.rows.push(row);
+                numbers.push(number);
             }
-            let row = row_of(number, &event);
-            self.outgoing.push(number, event, row.body.len());
-            write.rows.push(row);
-            numbers.push(number);
         }
         if position.is_some() {
             self.position = position;

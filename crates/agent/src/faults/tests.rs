@@ -165,3 +165,5 @@ fn too_many_faults_are_said_to_be_so() {
     assert!(row.is_empty());
     assert_eq!(faults.len(), MAX_ASSERTED);
 }
+
+mod recovery_action;

@@ -13,6 +13,7 @@ mod kernel_ring;
 mod kit;
 mod options;
 mod reboot;
+mod recovery_action;
 mod sight;
 mod socket;
 mod spool;

@@ -14,6 +14,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use testbed::{NodeSpec, Options, Testbed, wait_for};
 
+use wire::api::Event;
+
 use crate::seen::Seen;
 
 /// The user of the controller at the API server, by which the audit log tells its calls.
@@ -59,6 +61,9 @@ pub(crate) struct Cluster {
     ca: String,
     reader: String,
 }
+
+/// Node, whether healthy, and message of a stored event.
+pub(crate) type Stored = (String, bool, String);
 
 impl Cluster {
     /// Starts all of it with that many nodes; `settings` is more TOML for the controller.
@@ -211,6 +216,23 @@ impl Cluster {
         let status = self.api("/api/v1/status").await?;
         let last = status["store"]["last_seq"].as_u64();
         last.context("the status has no store.last_seq")
+    }
+
+    /// Node, whether healthy, and message of every event stored after this position.
+    ///
+    /// # Errors
+    /// The API does not answer.
+    pub(crate) async fn stored_since(&self, seq: u64) -> anyhow::Result<Vec<Stored>> {
+        let (mut after, mut stored) = (seq, Vec::new());
+        loop {
+            let page = self.api(&format!("/api/v1/events?after={after}")).await?;
+            let page: Vec<Event> = serde_json::from_value(page).context("a page of events")?;
+            let Some(last) = page.last() else {
+                return Ok(stored);
+            };
+            after = last.seq;
+            stored.extend(page.into_iter().map(|e| (e.node, e.healthy, e.message)));
+        }
     }
 
     /// Holds the controller still while `work` runs, so that nothing of Warden takes part.

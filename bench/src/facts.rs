@@ -57,7 +57,7 @@ impl Facts {
                 ("load at the start", read("/proc/loadavg")),
                 (
                     "fdatasync of 8 KiB",
-                    format!("{}, on {}", fsync.text(&[50, 99]), scratch.display()),
+                    format!("{}, on {}", fsync.text(&[50, 99]), disk(scratch)),
                 ),
             ],
         })
@@ -120,6 +120,25 @@ fn kernel_ring() -> Option<u64> {
     // SAFETY: this command takes no buffer and changes nothing.
     let size = unsafe { klogctl(SIZE, std::ptr::null_mut(), 0) };
     u64::try_from(size).ok().filter(|size| *size > 0)
+}
+
+/// Kind and name of the file system that holds a folder: `ext4 on /dev/vda`.
+fn disk(folder: &Path) -> String {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    // Device, mount point, kind; of two that hold it the inner one, and of two at one place the
+    // later.
+    let of = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        let (device, point, kind) = (fields.next()?, fields.next()?, fields.next()?);
+        folder
+            .starts_with(point)
+            .then_some((point.len(), device, kind))
+    });
+    let inner = of.max_by_key(|(length, ..)| *length);
+    inner.map_or_else(
+        || "an unknown file system".to_owned(),
+        |(_, device, kind)| format!("{kind} on {device}"),
+    )
 }
 
 fn memory(meminfo: &str) -> String {

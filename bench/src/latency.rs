@@ -14,7 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 use wire::datamodels::HealthEvents;
 use wire::datamodels::platform_connector_client::PlatformConnectorClient;
 
-use crate::cluster::{Cluster, DEADLINE};
+use crate::cluster::{Cluster, DEADLINE, Stored};
 use crate::fleet::{self, Reporter};
 use crate::kmsg::{self, xid_line};
 use crate::raw::{Half, Recorded, Target};
@@ -75,6 +75,19 @@ impl Pairs {
             note,
         }
     }
+
+    fn storm_row(self, what: &str, note: String) -> Row {
+        let raw: Samples = self.raw.into_iter().collect();
+        let measured: Samples = self.measured.into_iter().collect();
+        Row {
+            what: format!("{what} in a storm of {STORM} other events/s → unschedulable"),
+            raw: raw.text(&[50, 99]),
+            measured: measured.text(&[50, 99]),
+            goal: format!("P99 ≤ {} ms", number(millis(STORM_GOAL))),
+            met: Some(measured.p99() <= STORM_GOAL),
+            note,
+        }
+    }
 }
 
 /// What the rows of this file share.
@@ -101,6 +114,13 @@ impl Latency<'_> {
     /// # Errors
     /// Not root, or something of Warden does not play along.
     pub(crate) async fn line(&self, nodes: &[String]) -> anyhow::Result<Row> {
+        let pairs = self.lines(nodes, 0).await?;
+        let note = "one agent at a time reads /dev/kmsg; the raw PATCH alternates with it";
+        Ok(pairs.row("kernel line → unschedulable", LINE, note.to_owned()))
+    }
+
+    /// Lines with numbers from `first` on: the ring still holds those of other rows.
+    async fn lines(&self, nodes: &[String], first: usize) -> anyhow::Result<Pairs> {
         let _ring = kmsg::take_ring().await?;
         let mut pairs = Pairs::default();
         let mut tick = tokio::time::interval(SECOND);
@@ -109,11 +129,12 @@ impl Latency<'_> {
             let agent = self.settled_agent(node).await?;
             pairs.raw.push(self.raw(index).await?);
             tick.tick().await;
-            pairs.measured.push(self.one_line(node, index).await?);
+            pairs
+                .measured
+                .push(self.one_line(node, first + index).await?);
             drop(agent);
         }
-        let note = "one agent at a time reads /dev/kmsg; the raw PATCH alternates with it";
-        Ok(pairs.row("kernel line → unschedulable", LINE, note.to_owned()))
+        Ok(pairs)
     }
 
     /// The same after nothing happened for a while.
@@ -176,35 +197,57 @@ impl Latency<'_> {
         }
         let before = self.cluster.last_seq().await?;
         let (mut pairs, mut acks) = (Pairs::default(), Vec::new());
+        let mut acknowledged = Vec::new();
         for turn in 0..samples {
             let (agent, monitor) = &agents[turn % agents.len()];
             pairs.raw.push(self.raw(turn).await?);
             let mut changes = self.cluster.seen.changes();
             let sent = Instant::now();
-            let (acknowledged, at) = futures::try_join!(
+            let ((message, acknowledged_after), at) = futures::try_join!(
                 async {
-                    monitor.send(false, turn).await?;
-                    anyhow::Ok(sent.elapsed())
+                    let message = monitor.send(false, turn).await?;
+                    anyhow::Ok((message, sent.elapsed()))
                 },
                 changes.cordon(&agent.node, true, DEADLINE)
             )?;
-            acks.push(acknowledged);
+            acks.push(acknowledged_after);
+            acknowledged.push((agent.node.clone(), false, message));
             pairs.measured.push(at - sent);
             let mut changes = self.cluster.seen.changes();
-            monitor.send(true, turn).await?;
+            let message = monitor.send(true, turn).await?;
+            acknowledged.push((agent.node.clone(), true, message));
             changes.cordon(&agent.node, false, DEADLINE).await?;
         }
-        let stored = self.cluster.last_seq().await? - before;
-        let acknowledged = u64::try_from(2 * samples)?;
+        let stored = self.cluster.stored_since(before).await?;
+        let once = |event: &&Stored| stored.iter().filter(|s| s == event).count() == 1;
+        let found = acknowledged.iter().filter(once).count();
         let acks: Samples = acks.into_iter().collect();
         let note = format!(
-            "acknowledged after {}; {acknowledged} acknowledged, {stored} stored",
-            acks.text(&[50, 99])
+            "acknowledged after {}; of {} acknowledged, {found} are stored once, compared by \
+             content",
+            acks.text(&[50, 99]),
+            acknowledged.len()
         );
         let mut row = pairs.row("socket event → unschedulable", SOCKET, note);
         row.goal.push_str(", none lost");
-        row.met = row.met.map(|met| met && stored >= acknowledged);
+        let none_lost = found == acknowledged.len();
+        row.met = row.met.map(|met| met && none_lost);
         Ok(row)
+    }
+
+    /// As [`Latency::line`], amid a thousand other events a second from other nodes.
+    ///
+    /// # Errors
+    /// As [`Latency::line`], or the storm did not reach its speed.
+    pub(crate) async fn line_in_a_storm(
+        &self,
+        nodes: &[String],
+        stormy: &[Reporter],
+    ) -> anyhow::Result<Row> {
+        let lines = Box::pin(self.lines(nodes, 6_000));
+        let (pairs, reached) = amid_a_storm(stormy, lines).await?;
+        let note = storm_note(reached, stormy, "one agent at a time reads /dev/kmsg");
+        Ok(pairs.storm_row("kernel line", note))
     }
 
     /// One fault at a time amid a thousand other events a second from other nodes.
@@ -233,38 +276,45 @@ impl Latency<'_> {
             }
             anyhow::Ok(pairs)
         };
-        let begin = Instant::now();
-        let (done, ended) = tokio::sync::oneshot::channel();
-        let storm = blow(stormy, ended);
-        let faults = async {
-            let pairs = faults.await;
-            // The storm may have ended with an error of its own.
-            done.send(()).ok();
-            pairs
-        };
-        let (pairs, others) = futures::try_join!(faults, storm)?;
-        let reached = rate(others, begin.elapsed());
-        ensure!(
-            reached >= f64::from(STORM) * STORM_REACHED,
-            "the storm reached only {} events a second",
-            number(reached)
-        );
-        let raw: Samples = pairs.raw.into_iter().collect();
-        let measured: Samples = pairs.measured.into_iter().collect();
-        Ok(Row {
-            what: format!("one fault in a storm of {STORM} other events/s → unschedulable"),
-            raw: raw.text(&[50, 99]),
-            measured: measured.text(&[50, 99]),
-            goal: format!("P99 ≤ {} ms", number(millis(STORM_GOAL))),
-            met: Some(measured.p99() <= STORM_GOAL),
-            note: format!(
-                "the storm: {} events a second from {} nodes, one a call, each stored; sent over \
-                 TCP",
-                number(reached),
-                stormy.len()
-            ),
-        })
+        let (pairs, reached) = amid_a_storm(stormy, faults).await?;
+        let note = storm_note(reached, stormy, "sent over TCP");
+        Ok(pairs.storm_row("event", note))
     }
+}
+
+/// What `faults` measures while the storm blows, and the storm's events a second.
+///
+/// # Errors
+/// Those of `faults`, or the storm did not reach its speed.
+async fn amid_a_storm(
+    stormy: &[Reporter],
+    faults: impl Future<Output = anyhow::Result<Pairs>>,
+) -> anyhow::Result<(Pairs, f64)> {
+    let begin = Instant::now();
+    let (done, ended) = tokio::sync::oneshot::channel();
+    let storm = blow(stormy, ended);
+    let faults = async {
+        let pairs = faults.await;
+        // The storm may have ended with an error of its own.
+        done.send(()).ok();
+        pairs
+    };
+    let (pairs, others) = futures::try_join!(faults, storm)?;
+    let reached = rate(others, begin.elapsed());
+    ensure!(
+        reached >= f64::from(STORM) * STORM_REACHED,
+        "the storm reached only {} events a second",
+        number(reached)
+    );
+    Ok((pairs, reached))
+}
+
+fn storm_note(reached: f64, stormy: &[Reporter], fault: &str) -> String {
+    format!(
+        "{fault}; the storm: {} events a second over TCP from {} nodes, one a call, each stored",
+        number(reached),
+        stormy.len()
+    )
 }
 
 /// Sends other events at the storm's speed until told; answers how many were acknowledged.
@@ -317,7 +367,8 @@ impl Monitor {
         Ok(Self(PlatformConnectorClient::new(channel)))
     }
 
-    async fn send(&self, healthy: bool, turn: usize) -> anyhow::Result<()> {
+    /// Sends one event and answers its message once it is acknowledged.
+    async fn send(&self, healthy: bool, turn: usize) -> anyhow::Result<String> {
         let event = HealthEvent {
             // A monitor of its own: the kernel-log check belongs to the agent.
             agent: "gpu-health-monitor".to_owned(),
@@ -326,6 +377,7 @@ impl Monitor {
             ..fleet::fault(healthy, turn)
         };
         debug_assert_ne!(event.agent, checks::SYSLOG_AGENT);
+        let message = event.message.clone();
         let batch = HealthEvents {
             version: 1,
             events: vec![event.into()],
@@ -335,6 +387,6 @@ impl Monitor {
             .health_event_occurred_v1(batch)
             .await
             .context("sending over the agent's socket")?;
-        Ok(())
+        Ok(message)
     }
 }

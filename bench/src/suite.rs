@@ -120,6 +120,7 @@ impl<'a> Suite<'a> {
         };
         let (raw, line, idle) = (take(20), take(lines), take(idles));
         let (socket, ill, stormy) = (take(sockets), take(10), take(stormy));
+        let in_storm = take(lines);
         let quiet = take(1).remove(0);
         let prepared = async {
             let cluster = Cluster::start(next, false, &args.settings).await?;
@@ -153,7 +154,9 @@ impl<'a> Suite<'a> {
             let ill = fleet::connect(&cluster, &ill).await?;
             let stormy = fleet::connect(&cluster, &stormy).await?;
             let samples = args.pick(100, 4);
-            Ok(vec![latency.storm(&ill, &stormy, samples).await?])
+            let event = latency.storm(&ill, &stormy, samples).await?;
+            let line = Box::pin(latency.line_in_a_storm(&in_storm, &stormy)).await?;
+            Ok(vec![event, line])
         })
         .await;
         self.measure(

@@ -3,8 +3,19 @@
 
 use std::time::Instant;
 
+use e2e::ControllerOptions;
 use e2e::crash::{Crash, Lane, Victim, When};
+use e2e::machine::SOON;
+use e2e::monitor::fatal;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 use testbed::{Options, Testbed};
+
+use crate::kit::{AT_ONCE, Turn};
+use crate::trust::{CA, Fleet, api_token, bundle, forget_authority};
 
 /// Random runs here; `make soak` does more.
 const RANDOM_RUNS: u64 = 10;
@@ -19,12 +30,19 @@ const LATER: [&str; 4] = [
 
 /// Points that a starting controller passes for its own sake; later passes are those of events,
 /// reports, decisions and their outcomes.
-const LATER_OF_THE_CONTROLLER: [&str; 10] = [
+const LATER_OF_THE_CONTROLLER: [&str; 16] = [
     // Intents: to take out, taken out, to give back. Patches: out, and back.
     "quarantine.before-intent:3",
     "quarantine.after-intent:3",
     "write.node.before:2",
     "write.node.after:2",
+    "write.conditions.before:2",
+    "write.conditions.after:2",
+    "write.event.before:20",
+    "write.event.after:20",
+    // Taken at the start, renewed later.
+    "write.lease-renewal.before:3",
+    "write.lease-renewal.after:3",
     "store.commit.before:6",
     "store.commit.after:6",
     "store.commit.before:12",
@@ -58,26 +76,122 @@ async fn an_agent_that_dies_at_any_point_loses_and_repeats_nothing() {
     }
 }
 
+/// What has to be there for a controller to pass a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    /// Nothing but what every run does.
+    Loop,
+    /// A Lease.
+    Lease,
+    /// TLS under an authority of its own.
+    Authority,
+}
+
+/// Each point of the product is in one of the groups, so each is run: a new one that is never
+/// passed fails its group.
+fn needs(point: &str) -> Needs {
+    let (what, _) = point.rsplit_once('.').unwrap_or_default();
+    match what {
+        "write.lease" | "write.lease-renewal" => Needs::Lease,
+        "write.authority" | "write.authority-change" | "write.bundle" | "write.bundle-change" => {
+            Needs::Authority
+        }
+        _ => Needs::Loop,
+    }
+}
+
+fn points(of: Needs) -> Vec<&'static str> {
+    let all = controller::crash::POINTS.into_iter();
+    let all = all.chain(LATER_OF_THE_CONTROLLER);
+    all.filter(|point| needs(point) == of).collect()
+}
+
+async fn die_at(lane: &mut Lane<'_>, point: &'static str) {
+    let started = Instant::now();
+    // A list is asked for only where the sets of asserted faults differ.
+    let run = if point == "report.after-close" {
+        lane.run_store_lost(point).await
+    } else {
+        let crash = Crash {
+            victim: Victim::Controller,
+            when: When::At(point),
+        };
+        lane.run(crash).await.map(drop)
+    };
+    println!("{point}: {} s", started.elapsed().as_secs());
+    run.unwrap_or_else(|error| panic!("{point}: {error:#}"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_that_dies_at_any_point_loses_and_repeats_nothing() {
     let testbed = testbed().await;
     let mut lane = Lane::start(&testbed, "points").await.unwrap();
-    let points = controller::crash::POINTS.into_iter();
-    for point in points.chain(LATER_OF_THE_CONTROLLER) {
-        let started = Instant::now();
-        // A list is asked for only where the sets of asserted faults differ.
-        let run = if point == "report.after-close" {
-            lane.run_store_lost(point).await
-        } else {
-            let crash = Crash {
-                victim: Victim::Controller,
-                when: When::At(point),
-            };
-            lane.run(crash).await.map(drop)
-        };
-        println!("{point}: {} s", started.elapsed().as_secs());
-        run.unwrap_or_else(|error| panic!("{point}: {error:#}"));
+    for point in points(Needs::Loop) {
+        die_at(&mut lane, point).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_dies_with_its_lease_half_written_loses_and_repeats_nothing() {
+    let testbed = testbed().await;
+    let mut lane = Lane::start_leased(&testbed, "leased").await.unwrap();
+    for point in points(Needs::Lease) {
+        die_at(&mut lane, point).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_dies_with_its_authority_half_made_is_trusted_after_its_next_start() {
+    let turn = Turn::take().await;
+    turn.testbed.ensure_namespace("warden").await.unwrap();
+    forget_authority(&turn).await;
+    let options = ControllerOptions {
+        extra: AT_ONCE.to_owned(),
+        insecure: false,
+        ..ControllerOptions::default()
+    };
+    let mut controller = turn.controller(&options).await;
+    controller.set_api_token(api_token(&turn).await);
+    let fleet = Fleet::new(&turn).await;
+    for (number, point) in points(Needs::Authority).into_iter().enumerate() {
+        controller.stop().unwrap();
+        if point.contains("-change") {
+            near_its_end(&turn).await;
+        } else {
+            forget_authority(&turn).await;
+        }
+        controller.set_flags(vec!["--crash-at".to_owned(), point.to_owned()]);
+        controller.spawn_again().unwrap();
+        let died = controller.ended_within(SOON);
+        assert!(died, "it never came to {point}; {}", controller.log_tail());
+        controller.restart().await.unwrap();
+        // Certificates in the bundle: the one that signs, and in a change the next one.
+        let bundle = bundle(&turn).await;
+        let certificates = bundle.matches("BEGIN CERTIFICATE").count();
+        let wanted = if point.contains("-change") { 2 } else { 1 };
+        assert_eq!(certificates, wanted, "{point}");
+        // An agent that trusts what is published comes through.
+        let name = format!("trusts-{number}");
+        let machine = fleet.machine(&controller, &name).await;
+        let fault = fatal("GpuMemWatch", "48", "0");
+        machine.monitor.say(fault).await.unwrap();
+        let out = machine.until_state(&controller, "Quarantined").await;
+        out.unwrap_or_else(|error| panic!("{point}: {error:#}"));
+    }
+}
+
+/// Gives the authority a month to live: a next one is due.
+async fn near_its_end(turn: &Turn) {
+    let end = (Timestamp::now() + SignedDuration::from_hours(24 * 30)).to_string();
+    let data = json!({ "stringData": { "ca.not-after": end }, "data": {
+        "next.crt": null, "next.key": null, "next.not-after": null, "next.published-at": null,
+    } });
+    let secrets: Api<Secret> = Api::namespaced(turn.testbed.admin(), "warden");
+    let params = PatchParams::default();
+    secrets
+        .patch(CA, &params, &Patch::Merge(data))
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,8 @@ use testbed::{NodeSpec, wait_for};
 use crate::kit::{AT_ONCE, Turn};
 
 const ACCOUNT: &str = "warden-agent";
-const CA: &str = "warden-ca";
+/// The Secret with the controller's authority.
+pub(crate) const CA: &str = "warden-ca";
 const BUNDLE: &str = "warden-ca-bundle";
 
 /// Removes the authority that an earlier test's controller made.
@@ -29,6 +30,13 @@ pub(crate) async fn forget_authority(turn: &Turn) {
     let _ = Api::<ConfigMap>::namespaced(client, "warden")
         .delete(BUNDLE, &delete)
         .await;
+}
+
+/// The certificates that the controller published.
+pub(crate) async fn bundle(turn: &Turn) -> String {
+    let bundles: Api<ConfigMap> = Api::namespaced(turn.testbed.admin(), "warden");
+    let data = bundles.get(BUNDLE).await.unwrap().data.unwrap();
+    data["ca.crt"].clone()
 }
 
 /// A token of somebody who may read the API.
@@ -85,9 +93,7 @@ impl<'a> Fleet<'a> {
 
     /// Writes what the controller published to the agents' mount.
     pub(crate) async fn publish_ca(&self) {
-        let bundles: Api<ConfigMap> = Api::namespaced(self.turn.testbed.admin(), "warden");
-        let bundle = bundles.get(BUNDLE).await.unwrap().data.unwrap();
-        std::fs::write(self.file("ca.crt"), &bundle["ca.crt"]).unwrap();
+        std::fs::write(self.file("ca.crt"), bundle(self.turn).await).unwrap();
     }
 
     /// A node with an agent that shows `token`; not started, and the CA may come later.

@@ -51,6 +51,59 @@ async fn a_kernel_line_takes_the_node_out_and_a_reboot_without_it_puts_it_back()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_repair_that_the_driver_asks_for_after_its_error_is_known_and_the_same_stay_out() {
+    let stage = Stage::shared().await;
+    let mut machine = stage.machine_with("recovery", KernelLog::Pipe).await;
+    let asked = |node: &serde_json::Value| {
+        let faults = node["incidents"][0]["faults"].as_array();
+        let open = faults.into_iter().flatten();
+        let open = open.filter(|fault| fault["closed_at"].is_null());
+        let mut actions: Vec<String> = open
+            .map(|fault| fault["action"].as_str().unwrap_or_default().to_owned())
+            .collect();
+        actions.sort();
+        actions.join(" ")
+    };
+    let recovery = |to| {
+        format!(
+            "NVRM: Xid (PCI:0000:17:00): 154, GPU recovery action changed from 0x0 (None) to {to}"
+        )
+    };
+    let lines = [
+        "NVRM: Xid (PCI:0000:17:00): 119, pid=1, name=a, Timeout after 6s of waiting for RPC"
+            .to_owned(),
+        recovery("0x1 (GPU Reset Required)"),
+    ];
+    for line in &lines {
+        machine.agent.kernel_line(line).unwrap();
+    }
+    stage.out(&machine).await;
+    machine
+        .agent
+        .kernel_line(&recovery("0x2 (Node Reboot Required)"))
+        .unwrap();
+    let shown = machine
+        .until(&stage.controller, "with both demands", |node| {
+            asked(node) == "COMPONENT_RESET RESTART_BM"
+        })
+        .await
+        .unwrap();
+    assert_eq!(shown["incidents"].as_array().unwrap().len(), 1, "{shown:#}");
+    machine
+        .reboot(&stage.testbed, &stage.controller)
+        .await
+        .unwrap();
+    stage.released(&machine).await;
+    let after = machine
+        .until(&stage.controller, "without a fault", |node| {
+            node["faults"].as_array().is_some_and(Vec::is_empty)
+        })
+        .await
+        .unwrap();
+    assert_eq!(after["incidents"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_two_faults_one_heals_and_the_node_stays_out_until_the_other_does() {
     let stage = Stage::shared().await;
     let machine = stage.machine("two").await;

@@ -2,6 +2,7 @@
 
 mod names;
 mod pages;
+mod reference_metrics;
 mod rows;
 
 use std::path::{Path, PathBuf};

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use anyhow::Context;
 
+use crate::reference_metrics::{self, Metric};
+
 /// A page and its place.
 pub(crate) struct Page {
     path: &'static str,
@@ -81,29 +83,34 @@ fn configuration() -> String {
 
 fn metrics() -> String {
     let mut page = format!(
-        "# Metrics\n\n{GENERATED}\n\n## warden-controller\n\nServed at `/metrics` of `api.listen`. Names that \
-         the reference has mean the same here.\n\n| name | type | meaning |\n|---|---|---|\n"
+        "# Metrics\n\n{GENERATED}\n\n## warden-controller\n\nServed at `/metrics` of `api.listen`.\n\n"
     );
-    for metric in telemetry::metrics::ControllerMetrics::new().described() {
-        let help = format!("{}.", metric.help);
-        row(
-            &mut page,
-            &[&format!("`{}`", metric.name), &metric.kind, &help],
-        );
-    }
+    numbers(&mut page, reference_metrics::controller());
+    page.push_str("\n## warden-agent\n\nServed at `/metrics` of `admin.listen`.\n\n");
+    numbers(&mut page, reference_metrics::agent());
     page.push_str(
-        "\n## warden-agent\n\nServed at `/metrics` of `admin.listen`.\n\n| name | type | meaning |\n\
-         |---|---|---|\n",
+        "\n## Coming from NVSentinel\n\nWhere the meaning is the same, so are name, type and labels. These \
+         are the metrics of the components that this version replaces.\n\n\
+         | component | metric | here | note |\n|---|---|---|---|\n",
     );
-    let (settled, help) = agent::admin::DETECTOR_SETTLED;
-    let numbers = agent::admin::METRICS.map(|metric| (metric.name, metric.kind, metric.help));
-    for (name, kind, help) in numbers.into_iter().chain([(settled, "gauge", help)]) {
-        row(
-            &mut page,
-            &[&format!("`{name}`"), kind, &format!("{help}.")],
-        );
+    for metric in reference_metrics::rows() {
+        let here = match metric.answer.split_once(' ') {
+            Some((_, name)) => format!("`{name}`"),
+            None => metric.answer.to_owned(),
+        };
+        let name = format!("`{}`", metric.metric);
+        row(&mut page, &[metric.component, &name, &here, metric.note]);
     }
     page
+}
+
+fn numbers(page: &mut String, metrics: Vec<Metric>) {
+    page.push_str("| name | type | labels | meaning |\n|---|---|---|---|\n");
+    for metric in metrics {
+        let labels: Vec<String> = metric.labels.iter().map(|l| format!("`{l}`")).collect();
+        let (name, help) = (format!("`{}`", metric.name), format!("{}.", metric.help));
+        row(page, &[&name, &metric.kind, &labels.join(", "), &help]);
+    }
 }
 
 fn row(page: &mut String, cells: &[&str]) {

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::core::{Core, Snapshot};
 use crate::detectors::Health;
 use crate::status::{Shown, Status};
+use crate::xids::{self, Described};
 
 /// Longest exchange: a slow caller must not hold up the next one for long.
 const EXCHANGE: Duration = Duration::from_secs(2);
@@ -76,7 +77,10 @@ fn page(path: &str, core: &Core, status: &Status, stand_ins: &[String]) -> Optio
     let now = core.snapshot();
     match path {
         "/healthz" => Some(health(&now, &status.shown(), stand_ins)),
-        "/metrics" => Some((true, metrics(&now, &status.shown()))),
+        "/metrics" => {
+            let xids = core.xids.page(core.identity().node.as_str());
+            Some((true, metrics(&now, &status.shown()) + &xids))
+        }
         _ => None,
     }
 }
@@ -239,11 +243,16 @@ pub const METRICS: [Metric; 16] = [
         |_, link| link.connected.into(),
     ),
 ];
-/// The one with a label for each detector: its name, and what it tells.
-pub const DETECTOR_SETTLED: (&str, &str) = (
+/// Whether a detector has seen everything.
+pub const DETECTOR_SETTLED: Described = (
     "warden_agent_detector_settled",
+    "gauge",
+    &["detector"],
     "1 for a detector that has seen everything",
 );
+
+/// All that have labels or buckets.
+pub const LABELLED: [Described; 3] = [DETECTOR_SETTLED, xids::ERRORS, xids::LATENCY];
 
 fn metrics(now: &Snapshot, link: &Shown) -> String {
     let mut text = String::new();
@@ -261,8 +270,8 @@ fn metrics(now: &Snapshot, link: &Shown) -> String {
             "# HELP {name} {help}.\n# TYPE {name} {kind}\n{name} {value}"
         );
     }
-    let (metric, help) = DETECTOR_SETTLED;
-    let _ = writeln!(text, "# HELP {metric} {help}.\n# TYPE {metric} gauge");
+    text.push_str(&xids::head(&DETECTOR_SETTLED));
+    let (metric, ..) = DETECTOR_SETTLED;
     for (name, health) in &now.detectors {
         let settled = u8::from(*health == Health::Settled);
         let _ = writeln!(text, "{metric}{{detector=\"{name}\"}} {settled}");

@@ -20,6 +20,7 @@ use crate::detectors::{Detectors, Health};
 use crate::ids::Identity;
 use crate::own::{self, Gap};
 use crate::spool::{Done, Position, Spool, SpoolError, Stored, Write};
+use crate::xids::Xids;
 use state::{State, Submission};
 
 pub use outgoing::{MAX_UNSAFE_BYTES, MAX_UNSAFE_EVENTS, Next};
@@ -48,6 +49,8 @@ pub struct Core {
     pub send: Notify,
     /// Something to report.
     pub report: Notify,
+    /// What is counted of XIDs.
+    pub xids: Xids,
     /// Rises whenever events became safe.
     progress: watch::Sender<u64>,
     /// A write failed and has to be repeated.
@@ -63,6 +66,7 @@ impl Core {
             spool,
             send: Notify::new(),
             report: Notify::new(),
+            xids: Xids::default(),
             progress: watch::Sender::new(0),
             retry: Notify::new(),
         }

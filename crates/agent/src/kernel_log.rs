@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use detect::kmsg::MAX_RECORD;
 use detect::{Finding, KernelLog, KernelLogConfig, Record};
-use health_event::{HealthEvent, ProcessingStrategy, keys};
+use health_event::{HealthEvent, ProcessingStrategy, checks, keys};
 use jiff::{SignedDuration, Timestamp};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -214,7 +214,14 @@ impl Reader {
         let found = usize::from(lost.is_some());
         events.splice(0..0, lost);
         self.submit(&events).await;
+        // A clock that is set back in between makes it nothing.
+        let took = decoded_at.duration_since(now).max(SignedDuration::ZERO);
+        let took = took.unsigned_abs();
         for event in &events[found..] {
+            if event.check_name == checks::XID {
+                let code = event.error_codes.first().map_or("", String::as_str);
+                self.core.xids.count(code, took);
+            }
             self.told.tell(event, record.sequence, decoded_at);
         }
     }

@@ -24,3 +24,4 @@ pub mod run;
 pub mod socket;
 pub mod spool;
 pub mod status;
+pub mod xids;

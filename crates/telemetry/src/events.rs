@@ -201,7 +201,7 @@ pub struct NodeWithheld<'a> {
     pub incident: &'a str,
     /// Pool.
     pub pool: &'a str,
-    /// `breaker`, `first_action` or `pace`.
+    /// `breaker`, `first_action`, `pace` or `other_quarantine`.
     pub reason: &'a str,
 }
 

@@ -25,7 +25,33 @@ macro_rules! labels {
         #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
         #[expect(missing_docs, reason = "a label's name is its meaning")]
         pub struct $name { $(pub $field: String),+ }
+
+        impl LabelNames for $name {
+            const NAMES: &'static [&'static str] = &[$(stringify!($field)),+];
+        }
     )+};
+}
+
+/// Names of a set of labels, in the order in which they are written.
+pub trait LabelNames {
+    /// The names.
+    const NAMES: &'static [&'static str];
+}
+
+impl LabelNames for Counter {
+    const NAMES: &'static [&'static str] = &[];
+}
+
+impl<N, A> LabelNames for Gauge<N, A> {
+    const NAMES: &'static [&'static str] = &[];
+}
+
+impl LabelNames for Histogram {
+    const NAMES: &'static [&'static str] = &[];
+}
+
+impl<L: LabelNames, M, C> LabelNames for Family<L, M, C> {
+    const NAMES: &'static [&'static str] = L::NAMES;
 }
 
 labels! {
@@ -118,6 +144,7 @@ pub struct ControllerMetrics {
     pub breaker_pool_tripped: Family<PoolLabel, Gauge>,
     pub breaker_pool_utilization: Family<BoundLabel, GaugeF64>,
     pub nodes_withheld: Family<PoolLabel, Gauge>,
+    pub other_quarantine: Gauge,
     pub rule_errors: Family<RuleLabel, Counter>,
     pub watch_restarts: Counter,
     pub leader: Gauge,
@@ -214,6 +241,7 @@ impl ControllerMetrics {
             breaker_pool_tripped: breaker.tripped,
             breaker_pool_utilization: breaker.pool_utilization,
             nodes_withheld: breaker.withheld,
+            other_quarantine: breaker.other_quarantine,
             rule_errors: breaker.rule_errors,
             register: r,
         }
@@ -240,6 +268,8 @@ pub struct Described {
     pub name: String,
     /// `counter`, `gauge` or `histogram`.
     pub kind: String,
+    /// Names of its labels; none if it has one series.
+    pub labels: &'static [&'static str],
     /// What it counts, without a full stop.
     pub help: &'static str,
 }
@@ -253,13 +283,14 @@ struct Register {
 
 fn add<M>(r: &mut Register, name: &'static str, help: &'static str, metric: M) -> M
 where
-    M: prometheus_client::registry::Metric + Clone,
+    M: prometheus_client::registry::Metric + LabelNames + Clone,
 {
     let kind = metric.metric_type().as_str().to_owned();
     let suffix = if kind == "counter" { "_total" } else { "" };
     r.described.push(Described {
         name: format!("{name}{suffix}"),
         kind,
+        labels: M::NAMES,
         help,
     });
     r.registry.register(name, help, metric.clone());
@@ -516,6 +547,7 @@ struct BreakerMetrics {
     tripped: Family<PoolLabel, Gauge>,
     pool_utilization: Family<BoundLabel, GaugeF64>,
     withheld: Family<PoolLabel, Gauge>,
+    other_quarantine: Gauge,
     rule_errors: Family<RuleLabel, Counter>,
 }
 
@@ -557,6 +589,12 @@ impl BreakerMetrics {
                 "warden_nodes_withheld",
                 "Nodes that should be out and are withheld",
                 Family::default(),
+            ),
+            other_quarantine: add(
+                r,
+                "warden_other_quarantine",
+                "1 while quarantine writes nothing because another fault-quarantine runs in the cluster",
+                Gauge::default(),
             ),
             rule_errors: add(
                 r,

@@ -160,10 +160,20 @@ impl Core {
     }
 
     /// The controller refuses this one event for good: it is put aside.
-    pub fn refused(&self, number: u64, event: HealthEvent, reason: String) {
+    ///
+    /// # Errors
+    /// [`SpoolError`] if it can't be put aside now: it stays the next to be sent, because without
+    /// its gap record it would be gone.
+    pub fn refused(
+        &self,
+        number: u64,
+        event: HealthEvent,
+        reason: String,
+    ) -> Result<(), SpoolError> {
+        self.spool.refuse(event, number, reason)?;
         self.lock().count(|counters| counters.refused += 1);
-        self.spool.refuse(event, number, reason);
         self.acknowledged(number, 0);
+        Ok(())
     }
 
     /// States something about ourselves; without room it is only logged.
@@ -366,3 +376,6 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

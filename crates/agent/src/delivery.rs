@@ -21,6 +21,7 @@ use crate::core::{Core, Next};
 use crate::crash;
 use crate::link::{Link, said};
 use crate::report;
+use crate::spool::SpoolError;
 use crate::status::Status as AgentStatus;
 
 /// One call.
@@ -100,7 +101,14 @@ async fn send(core: &Core, link: &Link, channel: Channel, status: &AgentStatus) 
                 limit = (limit * 2).min(BATCH);
             }
             Err(error) if error.code() == Code::InvalidArgument => {
-                limit = refused(core, batch, &error);
+                match refused(core, batch, &error) {
+                    Ok(next) => limit = next,
+                    Err(error) => {
+                        tracing::warn!(%error, "refused event not put aside; it is sent again");
+                        limit = 1;
+                        tokio::time::sleep(backoff.wait()).await;
+                    }
+                }
             }
             Err(error) => {
                 status.refused(&error);
@@ -115,20 +123,24 @@ async fn send(core: &Core, link: &Link, channel: Channel, status: &AgentStatus) 
 }
 
 /// Halves the batch until the bad event stands alone, which is put aside. Answers the next limit.
-fn refused(core: &Core, mut batch: Vec<(u64, HealthEvent)>, error: &Status) -> usize {
+fn refused(
+    core: &Core,
+    mut batch: Vec<(u64, HealthEvent)>,
+    error: &Status,
+) -> Result<usize, SpoolError> {
     if batch.len() > 1 {
-        return batch.len() / 2;
+        return Ok(batch.len() / 2);
     }
     if let Some((number, event)) = batch.pop() {
         let why = said(error);
+        core.refused(number, event, why.clone())?;
         tracing::error!(
             number,
             why,
             "event refused by the controller; it is put aside"
         );
-        core.refused(number, event, why);
     }
-    1
+    Ok(1)
 }
 
 async fn call(

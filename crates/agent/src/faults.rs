@@ -4,7 +4,8 @@
 //! - Folded with the same rules as everywhere ([`ScopeState`]), from this agent's own events only.
 //! - A fault that flaps is asserted as its detector last said, not as it is held.
 //! - An XID 154 is tied to its cause before it is numbered ([`Faults::attach`]).
-//! - At most [`MAX_ASSERTED`]; beyond that [`Faults::is_overflowing`] and no detector denies.
+//! - At most [`MAX_ASSERTED`]; beyond that [`Faults::is_overflowing`] and no detector denies. What
+//!   more would open is sent like any event, and nothing is kept of it here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -133,15 +134,16 @@ impl Faults {
             return gpu;
         };
         let present = &self.identity.boot;
+        let is_recovery = event.error_codes == [RECOVERY_ACTION];
         let of_this_boot = |fault: &&FaultState| {
             let newest = fault.newest_of(&self.sender);
             let order = newest.and_then(|raise| raise.stamp.order.as_ref());
             order.is_some_and(|order| !present.is_unknown() && order.boot == *present)
         };
-        let here = state
-            .faults
-            .iter()
-            .filter(|f| f.open && f.device.agrees(device));
+        // Of causes only a 154 asks.
+        let asked = |fault: &&FaultState| is_recovery || fault.code == RECOVERY_ACTION;
+        let open = state.faults.iter().filter(|f| f.open).filter(asked);
+        let here = open.filter(|f| f.device.agrees(device));
         for fault in here.filter(of_this_boot) {
             if fault.code == RECOVERY_ACTION {
                 let asserted = self.asserted.get(&(scope.clone(), fault.key()));
@@ -160,16 +162,25 @@ impl Faults {
 
     /// Takes in one of our own events, numbered. Answers which rows changed.
     pub fn apply(&mut self, event: &HealthEvent) -> Vec<FaultRow> {
+        self.apply_encoded(event, &wire::encode_body(event))
+    }
+
+    /// The same, with the event's bytes where they are known.
+    pub fn apply_encoded(&mut self, event: &HealthEvent, body: &[u8]) -> Vec<FaultRow> {
         let now = event.generated_at.unwrap_or(Timestamp::MIN);
         let scope = Scope::of(event, self.identity.node.clone());
+        let statement = statement(event, &self.sender);
+        if self.is_overflowing() && !self.knows(&scope, &statement) {
+            return Vec::new();
+        }
         let state = self.scopes.entry(scope.clone()).or_default();
         // Numbers rise within a spool: nothing older than what is known will be stated.
         state.forget(now, &self.boots);
-        let changes = state.apply(&statement(event, &self.sender), &self.boots, now);
+        let changes = state.apply(&statement, &self.boots, now);
         let told = Told {
             event,
             order: order_of(event),
-            body: wire::encode_body(event).into(),
+            body: body.into(),
         };
         let mut rows = Vec::new();
         for change in changes {
@@ -266,6 +277,16 @@ impl Faults {
     /// Whether there were more faults than are kept, so that the set denies nothing.
     pub fn is_overflowing(&self) -> bool {
         self.asserted.len() >= MAX_ASSERTED
+    }
+
+    /// Whether it opens nothing that is not known.
+    fn knows(&self, scope: &Scope, statement: &Statement) -> bool {
+        let known = |device: &Device, code: &String| {
+            let state = self.scopes.get(scope);
+            state.is_some_and(|s| s.position(statement.space, device, code).is_some())
+        };
+        let mut devices = statement.devices.iter();
+        statement.healthy || devices.all(|d| statement.codes.iter().all(|code| known(d, code)))
     }
 
     fn assert(&mut self, scope: &Scope, key: FaultKey, told: &Told<'_>) -> Option<FaultRow> {

@@ -287,15 +287,20 @@ impl Spool {
     }
 
     /// Puts an event aside that the controller refused.
-    pub fn refuse(&self, event: HealthEvent, number: u64, reason: String) {
-        let command = Command::Refuse {
+    ///
+    /// # Errors
+    /// [`SpoolError::Busy`] if too much is waiting; the event is not put aside then.
+    pub fn refuse(
+        &self,
+        event: HealthEvent,
+        number: u64,
+        reason: String,
+    ) -> Result<(), SpoolError> {
+        self.send(Command::Refuse {
             event: Box::new(event),
             number,
             reason,
-        };
-        if let Err(error) = self.send(command) {
-            tracing::warn!(%error, number, "refused event could not be put aside");
-        }
+        })
     }
 
     /// Everything up to this number is under way or was: compaction leaves it alone, or it would be
@@ -307,6 +312,19 @@ impl Spool {
     /// Whether the disk keeps up: whoever can wait should, as long as it does not.
     pub fn keeps_up(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) < QUEUE / 2
+    }
+
+    /// One whose disk hangs: nothing of what is queued is ever taken. `full`: nothing more fits.
+    #[cfg(test)]
+    pub(crate) fn hanging(full: bool) -> (Self, impl Sized) {
+        let (commands, queue) = sync_channel(QUEUE);
+        let spool = Self {
+            commands,
+            waiting: Arc::default(),
+            given_out: Arc::default(),
+        };
+        while full && spool.send(Command::Acknowledged(0)).is_ok() {}
+        (spool, queue)
     }
 
     fn send(&self, command: Command) -> Result<(), SpoolError> {

@@ -260,10 +260,11 @@ impl State {
             };
             for event in said {
                 let (number, event) = self.number(event, identity);
-                if own {
-                    write.faults.extend(self.faults.apply(&event));
-                }
                 let row = row_of(number, &event);
+                if own {
+                    let rows = self.faults.apply_encoded(&event, &row.body);
+                    write.faults.extend(rows);
+                }
                 self.outgoing.push(number, event, row.body.len());
                 write.rows.push(row);
                 numbers.push(number);

@@ -164,6 +164,31 @@ fn too_many_faults_are_said_to_be_so() {
     let row = faults.apply(&event(("b", 9_999), "x", A, false));
     assert!(row.is_empty());
     assert_eq!(faults.len(), MAX_ASSERTED);
+    // Made-up codes do not grow what is kept of a check either.
+    let kept = |faults: &Faults| {
+        faults
+            .scopes
+            .values()
+            .map(|s| s.faults.len())
+            .sum::<usize>()
+    };
+    let before = kept(&faults);
+    for number in 10_000..11_000_u64 {
+        faults.apply(&event(("b", number), &number.to_string(), A, false));
+    }
+    assert_eq!(kept(&faults), before);
+    // A known one is repeated and closed as ever, and then there is room again.
+    let mut known = event(("b", 20_000), "64", A, false);
+    known.check_name = "Check0".into();
+    assert_eq!(faults.apply(&known).len(), 1);
+    known.is_healthy = true;
+    known
+        .metadata
+        .insert(keys::ORDER.into(), format!("b/{SPOOL}/20001"));
+    assert_eq!(faults.apply(&known).len(), 1);
+    assert!(!faults.is_overflowing());
+    faults.apply(&event(("b", 20_002), "x", A, false));
+    assert_eq!(faults.len(), MAX_ASSERTED);
 }
 
 mod recovery_action;

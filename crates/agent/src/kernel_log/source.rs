@@ -17,7 +17,13 @@ pub(super) struct Source {
     /// Whether the end was reached once. Until then the descriptor is read directly, because
     /// epoll would not tell about a source that is empty from the start.
     waited: bool,
+    /// Reads in a row that failed with an error that the next read usually mends.
+    failed_reads: u32,
 }
+
+/// So many of them in a row: the source is no kernel log, and reading on would only burn the CPU.
+/// In the worst flood a read or two are overtaken by the ring.
+const FAILED_READS: u32 = 1_000;
 
 /// Bytes of a FIFO, of which the first `taken` were used.
 #[derive(Debug, Default)]
@@ -69,6 +75,7 @@ impl Source {
             file,
             lines,
             waited: false,
+            failed_reads: 0,
         })
     }
 
@@ -80,7 +87,10 @@ impl Source {
         if self.lines.is_none() {
             return match self.fill(record) {
                 Ok(0) => Ok(Read::End),
-                Ok(length) => Ok(Read::Record(length)),
+                Ok(length) => {
+                    self.failed_reads = 0;
+                    Ok(Read::Record(length))
+                }
                 Err(error) => self.failed(error),
             };
         }
@@ -120,12 +130,16 @@ impl Source {
         use io::ErrorKind::{BrokenPipe, Interrupted, InvalidInput, WouldBlock};
         let kind = error.kind();
         if kind == WouldBlock {
+            self.failed_reads = 0;
             self.waited = true;
             return Ok(Read::End);
         }
         // EPIPE: overwritten while reading; EINVAL: a record longer than the kernel makes. Either
         // way the next read goes on, and the sequence numbers tell what is missing.
-        if matches!(kind, BrokenPipe | InvalidInput | Interrupted) {
+        if matches!(kind, BrokenPipe | InvalidInput | Interrupted)
+            && self.failed_reads < FAILED_READS
+        {
+            self.failed_reads += 1;
             return Ok(Read::Nothing);
         }
         Err(error)
@@ -227,5 +241,17 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = Source::pipe(file.path()).unwrap_err();
         assert!(error.to_string().contains("mkfifo"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_source_that_never_gives_a_record_fails_instead_of_spinning() {
+        // Reading it is EINVAL, as a record longer than the buffer would be.
+        let no_log = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
+        let mut source = Source::new(no_log.unwrap(), None).unwrap();
+        let mut record = [0; MAX_RECORD];
+        for _ in 0..FAILED_READS {
+            assert_eq!(source.read(&mut record).unwrap(), Read::Nothing);
+        }
+        source.read(&mut record).unwrap_err();
     }
 }

@@ -72,7 +72,7 @@ impl Admission {
     /// Which events of a batch are new, and whether there are tokens for them. Takes the tokens.
     pub(super) fn plan(&mut self, uid: u32, batch: &[Candidate], now: Timestamp) -> Plan {
         self.forget(now);
-        let (mut new, mut known, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut new, mut known, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
         let mut needed: BTreeMap<&str, f64> = BTreeMap::new();
         let mut opening = HashSet::new();
         for (index, candidate) in batch.iter().enumerate() {
@@ -81,10 +81,9 @@ impl Admission {
                     known.push(*number);
                     continue;
                 }
-                if seen.contains(&hash) {
+                if !seen.insert(hash) {
                     continue;
                 }
-                seen.push(hash);
             }
             new.push(index);
             let identity = (uid, identity_of(&candidate.event));

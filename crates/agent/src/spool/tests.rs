@@ -171,7 +171,8 @@ async fn refused_events_are_put_aside_a_hundred_at_most() {
     let (done, mut outcomes) = unbounded_channel();
     let (spool, thread, _) = Spool::open(folder.path(), 1 << 20, done).unwrap();
     for number in 1..=120 {
-        spool.refuse(event("79", number, true), number, "bad code".into());
+        let refused = spool.refuse(event("79", number, true), number, "bad code".into());
+        refused.unwrap();
     }
     thread.close();
     outcomes.close();
@@ -198,7 +199,8 @@ async fn a_gap_is_remembered_until_it_is_told() {
             ..Write::default()
         })
         .unwrap();
-    spool.refuse(event("79", 1, true), 1, "bad code".into());
+    let refused = spool.refuse(event("79", 1, true), 1, "bad code".into());
+    refused.unwrap();
     thread.close();
     let dropped = std::iter::from_fn(|| outcomes.try_recv().ok());
     let dropped = dropped

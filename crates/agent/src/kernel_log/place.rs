@@ -48,7 +48,7 @@ impl Place {
     /// Before the first record.
     pub(super) fn new(start: Start, saved: Saved, lookback: SignedDuration) -> Self {
         let expected = match (saved, start) {
-            (Saved::Here(sequence), _) => Some(sequence + 1),
+            (Saved::Here(sequence), _) => Some(sequence.saturating_add(1)),
             (Saved::OtherBoot, Start::Auto) => Some(0),
             (Saved::OtherBoot | Saved::None, Start::Sequence(first)) => Some(first),
             (Saved::OtherBoot, Start::End) | (Saved::None, Start::Auto | Start::End) => None,
@@ -70,7 +70,8 @@ impl Place {
             Some(expected) => self.count_lost(expected, sequence),
             None => {}
         }
-        self.expected = Some(sequence + 1);
+        // A pipe may carry any number.
+        self.expected = Some(sequence.saturating_add(1));
         let unsaved = !matches!(self.saved, Saved::Here(_));
         if self.first_pass && unsaved && self.start == Start::End {
             return News::Old;
@@ -173,5 +174,14 @@ mod tests {
         assert_eq!(read + lost.count, 21);
         assert_eq!(place.take_lost(), None);
         assert_eq!(place.observe(30, YOUNG), News::Old, "never twice");
+    }
+
+    #[test]
+    fn no_number_makes_it_panic() {
+        let mut place = place(Start::Auto, Saved::Here(u64::MAX));
+        for sequence in [u64::MAX, 0, u64::MAX] {
+            place.observe(sequence, YOUNG);
+        }
+        assert_eq!(place.last(), Some(u64::MAX - 1));
     }
 }

@@ -300,7 +300,7 @@ async fn fault(
         ),
         new(
             between(wrote_at, moment(&step, "at")?),
-            "event on disk, decided: take the node out",
+            "event on disk, and the decision stored: take the node out",
             "controller's clock",
         ),
         new(condition, "node condition SysLogsXIDError is True", "watch"),

@@ -9,6 +9,7 @@ use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Status};
 use wire::datamodels::platform_connector_client::PlatformConnectorClient;
@@ -26,6 +27,7 @@ pub const GPU_MONITOR: &str = "gpu-health-monitor";
 #[derive(Debug, Clone)]
 pub struct Monitor {
     client: PlatformConnectorClient<Channel>,
+    authorization: Option<MetadataValue<Ascii>>,
 }
 
 impl Monitor {
@@ -39,6 +41,7 @@ impl Monitor {
         let channel = Endpoint::from_static("http://agent").connect_with_connector_lazy(connector);
         Self {
             client: PlatformConnectorClient::new(channel),
+            authorization: None,
         }
     }
 
@@ -50,7 +53,19 @@ impl Monitor {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
         Ok(Self {
             client: PlatformConnectorClient::new(endpoint.connect_lazy()),
+            authorization: None,
         })
+    }
+
+    /// The same with a bearer token.
+    ///
+    /// # Errors
+    /// It has characters that no token has.
+    pub fn with_token(mut self, token: &str) -> anyhow::Result<Self> {
+        let mut header: MetadataValue<Ascii> = format!("Bearer {token}").parse()?;
+        header.set_sensitive(true);
+        self.authorization = Some(header);
+        Ok(self)
     }
 
     /// One call, without another try.
@@ -61,6 +76,10 @@ impl Monitor {
         let batch = HealthEvents { version: 1, events };
         let mut request = Request::new(batch);
         request.set_timeout(CALL);
+        if let Some(authorization) = &self.authorization {
+            let name = wire::AUTHORIZATION;
+            request.metadata_mut().insert(name, authorization.clone());
+        }
         let mut client = self.client.clone();
         client.health_event_occurred_v1(request).await.map(drop)
     }

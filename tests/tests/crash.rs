@@ -106,7 +106,7 @@ fn points(of: Needs) -> Vec<&'static str> {
     all.filter(|point| needs(point) == of).collect()
 }
 
-async fn die_at(lane: &mut Lane<'_>, point: &'static str) {
+async fn die_at(lane: &mut Lane<'_>, point: &'static str) -> String {
     let started = Instant::now();
     // A list is asked for only where the sets of asserted faults differ.
     let run = if point == "report.after-close" {
@@ -118,8 +118,8 @@ async fn die_at(lane: &mut Lane<'_>, point: &'static str) {
         };
         lane.run(crash).await.map(drop)
     };
-    println!("{point}: {} s", started.elapsed().as_secs());
     run.unwrap_or_else(|error| panic!("{point}: {error:#}"));
+    format!("{point}: {} s", started.elapsed().as_secs())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,7 +127,7 @@ async fn a_controller_that_dies_at_any_point_loses_and_repeats_nothing() {
     let testbed = testbed().await;
     let mut lane = Lane::start(&testbed, "points").await.unwrap();
     for point in points(Needs::Loop) {
-        die_at(&mut lane, point).await;
+        println!("{}", die_at(&mut lane, point).await);
     }
 }
 
@@ -136,7 +136,7 @@ async fn a_controller_that_dies_with_its_lease_half_written_loses_and_repeats_no
     let testbed = testbed().await;
     let mut lane = Lane::start_leased(&testbed, "leased").await.unwrap();
     for point in points(Needs::Lease) {
-        die_at(&mut lane, point).await;
+        println!("{}", die_at(&mut lane, point).await);
     }
 }
 

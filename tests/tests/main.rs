@@ -5,6 +5,7 @@
     reason = "the helpers of a test fail it, as the test itself does"
 )]
 
+mod account;
 mod alone;
 mod between;
 mod crash;
@@ -13,8 +14,11 @@ mod disk;
 mod exchange;
 mod faults;
 mod kit;
+mod modules;
 mod people;
+mod plaintext;
 mod profiles;
 mod python;
+mod refused;
 mod registration;
 mod trust;

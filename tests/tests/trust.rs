@@ -41,19 +41,28 @@ pub(crate) async fn bundle(turn: &Turn) -> String {
 
 /// A token of somebody who may read the API.
 pub(crate) async fn api_token(turn: &Turn) -> String {
+    token_of(turn, "viewer", &["get"]).await
+}
+
+/// A token of somebody who may also take nodes out and give them back.
+pub(crate) async fn operator_token(turn: &Turn) -> String {
+    token_of(turn, "operator", &["get", "post"]).await
+}
+
+async fn token_of(turn: &Turn, account: &str, verbs: &[&str]) -> String {
     let testbed = turn.testbed;
-    testbed.service_account("warden", "viewer").await.unwrap();
+    testbed.service_account("warden", account).await.unwrap();
     let rule = PolicyRule {
         non_resource_urls: Some(vec!["/warden/api/v1/*".to_owned()]),
-        verbs: vec!["get".to_owned()],
+        verbs: verbs.iter().map(ToString::to_string).collect(),
         ..PolicyRule::default()
     };
     testbed
-        .bind_cluster_role("warden", "viewer", vec![rule])
+        .bind_cluster_role("warden", account, vec![rule])
         .await
         .unwrap();
     let hour = Duration::from_secs(3_600);
-    testbed.token("warden", "viewer", &[], hour).await.unwrap()
+    testbed.token("warden", account, &[], hour).await.unwrap()
 }
 
 /// Agents with tokens as projected volumes hold them.

@@ -90,6 +90,13 @@ pub(crate) fn not_leading() -> Failed {
     Failed::new(StatusCode::SERVICE_UNAVAILABLE, "not_leading", text)
 }
 
+/// What is there instead of a switched-off API.
+pub(crate) fn switched_off() -> Failed {
+    let text = "this controller serves no API: api.enabled is false; there are /healthz, /readyz, \
+                /metrics";
+    Failed::new(StatusCode::NOT_FOUND, "api_off", text)
+}
+
 pub(super) async fn no_such_path(uri: Uri) -> Failed {
     let path: String = uri.path().chars().take(SHOWN).collect();
     let text = format!(

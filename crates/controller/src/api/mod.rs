@@ -8,5 +8,5 @@ pub mod types;
 mod view;
 
 pub use auth::{ApiAuth, LocalTokenError};
-pub(crate) use failed::not_leading;
+pub(crate) use failed::{not_leading, switched_off};
 pub use routes::{ApiState, router};

@@ -63,6 +63,11 @@ pub(super) async fn pages(
     let Some(address) = config.listen else {
         return Ok(late);
     };
+    if !config.enabled {
+        let off = axum::Router::new().fallback(|| async { api::switched_off() });
+        // Just made: nothing is set yet.
+        let _ = late.set(off);
+    }
     let listener = bind(address).await?;
     say_where("api", listener.local_addr()?);
     let pages = Arc::clone(&late);

@@ -398,6 +398,11 @@ fn start_modules(
         tasks.spawn("quarantine", async move {
             Ok(quarantine::run(context, leadership, asked).await?)
         });
+    } else {
+        let (context, leadership) = (context.clone(), leadership.clone());
+        tasks.spawn("quarantine, off", async move {
+            Ok(quarantine::settle(context, leadership).await?)
+        });
     }
     if context.config.connector.enabled {
         let context = context.clone();

@@ -17,6 +17,7 @@ use controller::{connector, quarantine, stop};
 use event_store::{EventStore, Fingerprint, NewEvent, Options, Outcome};
 use health_event::{Entity, HealthEvent, NodeName, Sender, Subject};
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -66,6 +67,14 @@ impl Cluster {
         {
             cluster.delete(&node.metadata.name.unwrap()).await;
         }
+        // What a test left that failed would keep all others from acting.
+        Api::<Deployment>::namespaced(testbed.admin(), "default")
+            .delete_collection(
+                &kube::api::DeleteParams::default(),
+                &kube::api::ListParams::default(),
+            )
+            .await
+            .unwrap();
         cluster.add(names).await;
         cluster
     }

@@ -650,13 +650,22 @@ async fn a_node_that_a_person_gave_back_before_the_store_was_lost_is_held() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_the_references_own_quarantine_runs_nothing_is_written() {
-    let cluster = Cluster::with_nodes(&["q-other"]).await;
+async fn while_another_fault_quarantine_runs_nothing_is_written_and_people_are_told() {
+    let cluster = Cluster::with_nodes(&["q-other", "q-out"]).await;
     let folder = tempfile::tempdir().unwrap();
     let api: kube::Api<Deployment> = kube::Api::namespaced(cluster.testbed.admin(), "default");
-    let labels = json!({ "app": "fault-quarantine" });
+    let controller = Controller::start(&cluster, folder.path()).await;
+    let earlier = fatal("q-out", "Test", "0");
+    controller.append(earlier.clone()).await;
+    cluster.until("q-out", "cordoned", is_cordoned).await;
+    controller.until_state("q-out", "Quarantined").await;
+    controller.kill().await;
+    // Renamed, as by its chart's `fullnameOverride`; the labels are the chart's.
+    let labels = json!({
+        "app.kubernetes.io/name": "fault-quarantine", "app.kubernetes.io/instance": "nvsentinel",
+    });
     let deployment = serde_json::from_value(json!({
-        "metadata": { "name": "fault-quarantine" },
+        "metadata": { "name": "site-quarantine", "labels": labels },
         "spec": { "replicas": 1, "selector": { "matchLabels": labels }, "template": {
             "metadata": { "labels": labels },
             "spec": { "containers": [{ "name": "c", "image": "i" }] } } },
@@ -666,24 +675,38 @@ async fn while_the_references_own_quarantine_runs_nothing_is_written() {
         .await
         .unwrap();
     let controller = Controller::start(&cluster, folder.path()).await;
+    controller.until_metric("warden_other_quarantine 1").await;
     controller.append(fatal("q-other", "Test", "0")).await;
-    controller.until_state("q-other", "Applying").await;
-    let refused = r#"processing_errors_total{error_type="reference_runs"}"#;
-    wait_for("the refusal in the metrics", SOON, || async {
-        Ok(controller
-            .context
-            .metrics
-            .encode()
-            .contains(refused)
-            .then_some(()))
-    })
+    controller.until_state("q-other", "Withheld").await;
+    controller
+        .until_metric(r#"warden_nodes_withheld{pool="gpu"} 1"#)
+        .await;
+    // Nor is a node given back: the other one may want it out under the same marks.
+    controller.append(healthy(&earlier)).await;
+    let node = cluster
+        .until("q-other", "with a condition", |node| {
+            condition(node, "OtherQuarantineActive").is_some()
+        })
+        .await;
+    assert!(!is_marked(&node) && !is_cordoned(&node));
+    assert!(is_marked(&cluster.get("q-out").await));
+    // Once it is gone both are done, without a restart.
+    let to_nothing = json!({ "spec": { "replicas": 0 } });
+    api.patch(
+        "site-quarantine",
+        &kube::api::PatchParams::default(),
+        &kube::api::Patch::Merge(&to_nothing),
+    )
     .await
     .unwrap();
-    assert!(!is_marked(&cluster.get("q-other").await));
-    controller.kill().await;
-    api.delete("fault-quarantine", &kube::api::DeleteParams::default())
-        .await
-        .unwrap();
-    let _controller = Controller::start(&cluster, folder.path()).await;
     cluster.until("q-other", "cordoned", is_cordoned).await;
+    cluster
+        .until("q-out", "given back", |node| !is_marked(node))
+        .await;
+    controller.until_metric("warden_other_quarantine 0").await;
+    cluster
+        .until("q-other", "without the condition", |node| {
+            condition(node, "OtherQuarantineActive").is_none()
+        })
+        .await;
 }

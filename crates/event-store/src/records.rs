@@ -82,6 +82,7 @@ enum QuarantineRecord {
     WithheldBreaker(String),
     WithheldFirstAction(Timestamp),
     WithheldPace,
+    WithheldOtherQuarantine,
     Observed,
     Applying,
     Quarantined,
@@ -227,6 +228,7 @@ impl From<&QuarantineStatus> for QuarantineRecord {
                 Self::WithheldFirstAction(*until)
             }
             QuarantineStatus::Withheld(Withheld::Pace) => Self::WithheldPace,
+            QuarantineStatus::Withheld(Withheld::OtherQuarantine) => Self::WithheldOtherQuarantine,
             QuarantineStatus::Observed => Self::Observed,
             QuarantineStatus::Applying => Self::Applying,
             QuarantineStatus::Quarantined => Self::Quarantined,
@@ -252,6 +254,7 @@ impl TryFrom<QuarantineRecord> for QuarantineStatus {
                 Self::Withheld(Withheld::FirstAction { until })
             }
             QuarantineRecord::WithheldPace => Self::Withheld(Withheld::Pace),
+            QuarantineRecord::WithheldOtherQuarantine => Self::Withheld(Withheld::OtherQuarantine),
             QuarantineRecord::Observed => Self::Observed,
             QuarantineRecord::Applying => Self::Applying,
             QuarantineRecord::Quarantined => Self::Quarantined,

@@ -83,6 +83,20 @@ pub enum Withheld {
     },
     /// After the delay or a reset, nodes go one after the other.
     Pace,
+    /// Another program that takes nodes out runs in the cluster; two must not act on one node.
+    OtherQuarantine,
+}
+
+impl Withheld {
+    /// Name for people, metrics and the API.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Breaker(_) => "breaker",
+            Self::FirstAction { .. } => "first_action",
+            Self::Pace => "pace",
+            Self::OtherQuarantine => "other_quarantine",
+        }
+    }
 }
 
 /// A bound of the breaker.

@@ -205,6 +205,13 @@ pub const NOT_HEALTHY_SUFFIX: &str = "IsNotHealthy";
 pub const HEALTHY_SUFFIX: &str = "IsHealthy";
 /// The message of a condition without faults, as in the reference.
 pub const NO_HEALTH_FAILURES: &str = "No Health Failures";
+/// Reason of the Event on a node that should be out of service and is withheld.
+pub const QUARANTINE_WITHHELD: &str = "QuarantineWithheld";
+/// Reason of the Event on the node at which a pool's breaker tripped.
+pub const BREAKER_TRIPPED: &str = "BreakerTripped";
+/// Type of the condition of a node that would be taken out, or given back, if no other
+/// fault-quarantine ran in the cluster.
+pub const OTHER_QUARANTINE: &str = "OtherQuarantineActive";
 /// Value of annotations that say yes, as in the reference.
 pub const TRUE: &str = "True";
 /// Value of [`CORDON_BY`], unless a sender forced the cordon.

@@ -111,6 +111,8 @@ fn transitions() -> Vec<Property<Checked>> {
         "cooperator_uncordon",
         "needs_operator",
         "adopted",
+        "off",
+        "other_quarantine",
     ]
 }
 

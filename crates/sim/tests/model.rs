@@ -319,12 +319,35 @@ fn the_first_action_waits() {
 }
 
 #[test]
-fn dry_run_off_and_back() {
-    for modes in [
-        vec![Mode::DryRun, Mode::Enforce, Mode::DryRun],
-        vec![Mode::Enforce, Mode::DryRun, Mode::Enforce],
-        vec![Mode::Enforce, Mode::Off, Mode::Enforce],
-    ] {
+fn dry_run_off_refused_and_back() {
+    let table: [(_, &[_], _); 5] = [
+        (
+            [Mode::DryRun, Mode::Enforce, Mode::DryRun],
+            &["dry_run", "permitted", "recovered"],
+            945,
+        ),
+        (
+            [Mode::Enforce, Mode::DryRun, Mode::Enforce],
+            &["dry_run", "permitted", "recovered"],
+            2_678,
+        ),
+        (
+            [Mode::Enforce, Mode::Off, Mode::Enforce],
+            &["off", "permitted", "recovered", "manual_uncordon"],
+            2_398,
+        ),
+        (
+            [Mode::Enforce, Mode::Refused, Mode::Enforce],
+            &["other_quarantine", "permitted", "recovered"],
+            2_683,
+        ),
+        (
+            [Mode::Refused, Mode::Enforce, Mode::Refused],
+            &["other_quarantine", "permitted", "recovered"],
+            980,
+        ),
+    ];
+    for (modes, taken, states) in table {
         let limits = [
             (Break, 1),
             (Heal, 1),
@@ -332,18 +355,19 @@ fn dry_run_off_and_back() {
             (Cancel, 1),
             (SwitchMode, 2),
         ];
-        let (taken, states): (&[_], _) = match (modes[0], modes[1]) {
-            (Mode::DryRun, _) => (&["dry_run", "permitted", "recovered"], 945),
-            (_, Mode::DryRun) => (&["dry_run", "permitted", "recovered"], 2_678),
-            (Mode::Enforce | Mode::Off, _) => (&["recovered", "manual_uncordon"], 2_836),
-        };
-        let name = format!("{modes:?}");
-        check(
-            &name,
-            Setup::new(1, 1, &limits).with_modes(modes),
-            taken,
-            states,
-        );
+        let setup = Setup::new(1, 1, &limits).with_modes(modes.to_vec());
+        check(&format!("{modes:?}"), setup, taken, states);
+    }
+}
+
+#[test]
+fn a_write_that_is_late_where_nothing_is_written_any_more() {
+    for (mode, states) in [(Mode::Off, 17_546), (Mode::DryRun, 23_086), (Mode::Refused, 22_693)] {
+        let limits = [(Break, 2), (Heal, 1), (TimeOut, 1), (SwitchMode, 2)];
+        let modes = vec![Mode::Enforce, mode, Mode::Enforce];
+        let setup = Setup::new(1, 2, &limits).with_modes(modes);
+        let taken: &[_] = &["write_seen", "marks_change", "recovered"];
+        check(&format!("late, {mode:?}"), setup, taken, states);
     }
 }
 

@@ -16,6 +16,10 @@ pub struct Status {
     /// What quarantine does: `enforce`, `dry_run` or `off`; empty = the controller does not tell.
     #[serde(default)]
     pub quarantine: String,
+    /// What else takes nodes out in this cluster, so that quarantine writes nothing:
+    /// `Deployment NAMESPACE/NAME`, or why that is not known.
+    #[serde(default)]
+    pub other_quarantine: Option<String>,
     /// Whether the whole process is ready.
     pub ready: bool,
     /// One line a part: `store: ready`.
@@ -124,9 +128,10 @@ pub struct NodeObject {
     pub boot_id: String,
     /// System UUID.
     pub system_uuid: String,
-    /// What on the node keeps Warden from acting or from giving the node back: `paused`,
-    /// `opted_out`, `control_plane` and `protected` (unless `quarantine.allow_protected`),
-    /// `external_owner KEY=VALUE`.
+    /// What on the node or in the cluster keeps Warden from acting or from giving the node back:
+    /// `paused`, `opted_out`, `control_plane` and `protected` (unless
+    /// `quarantine.allow_protected`), `external_owner KEY=VALUE`, `other_quarantine WHAT` (see
+    /// [`Status::other_quarantine`]).
     #[serde(default)]
     pub blocked_by: Vec<String>,
 }
@@ -199,7 +204,8 @@ pub struct Incident {
     pub state: String,
     /// What the state waits for, or how it ended; empty = nothing to add.
     pub detail: String,
-    /// What withholds it: `breaker`, `first_action` or `pace`; none = it is not withheld.
+    /// What withholds it: `breaker`, `first_action`, `pace` or `other_quarantine`; none = it is not
+    /// withheld.
     #[serde(default)]
     pub withheld_by: Option<String>,
     /// Nothing is done before this time.
@@ -333,6 +339,18 @@ pub struct BreakerPool {
     pub withheld: Vec<String>,
     /// Whether it is tripped.
     pub tripped: bool,
+    /// Whether the breaker is switched off: nothing is bounded.
+    #[serde(default)]
+    pub off: bool,
+    /// Nodes that may be out at one time; none = nothing bounds it.
+    #[serde(default)]
+    pub level_bound: Option<usize>,
+    /// Nodes that may be newly taken out in the window; none = nothing bounds it.
+    #[serde(default)]
+    pub rate_bound: Option<usize>,
+    /// The window, in seconds.
+    #[serde(default)]
+    pub window_seconds: Option<u64>,
     /// The bound that tripped it, with the rule and check of the largest share; absent = closed.
     pub trip: Option<serde_json::Value>,
 }

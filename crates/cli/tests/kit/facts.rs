@@ -23,6 +23,7 @@ pub(crate) fn status() -> api::Status {
         profile: "cordon".into(),
         dry_run: false,
         quarantine: "enforce".into(),
+        other_quarantine: None,
         ready: true,
         parts: vec!["store: ready".into(), "nodes: ready".into()],
         nodes: 8,
@@ -62,6 +63,10 @@ pub(crate) fn pool() -> api::BreakerPool {
         out: 0,
         withheld: Vec::new(),
         tripped: false,
+        off: false,
+        level_bound: Some(4),
+        rate_bound: Some(4),
+        window_seconds: Some(300),
         trip: None,
     }
 }

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::types;
 use crate::context::Context;
 use crate::nodes::{ConditionStatus, NodeFacts, NodeTaint};
+use crate::quarantine;
 use crate::reports::{AgentState, Standing};
 
 /// Incidents of a node that are shown.
@@ -38,6 +39,7 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
         profile: context.config.profile.as_str().to_owned(),
         dry_run: context.config.quarantine.dry_run,
         quarantine: quarantine_word(context).to_owned(),
+        other_quarantine: quarantine::other(&context.store)?,
         ready,
         parts: parts.lines().map(str::to_owned).collect(),
         nodes: nodes.len(),
@@ -136,7 +138,10 @@ pub(super) fn node(
     let incidents = context.store.incidents(&filter, SHOWN_INCIDENTS)?;
     Ok(types::Node {
         name: name.to_string(),
-        object: object.as_deref().map(|node| node_object(context, node)),
+        object: object
+            .as_deref()
+            .map(|node| node_object(context, node))
+            .transpose()?,
         agent: types::Agent {
             state: word.to_owned(),
             version: agent.version,
@@ -170,9 +175,9 @@ pub(super) fn node(
     })
 }
 
-fn node_object(context: &Context, node: &NodeFacts) -> types::NodeObject {
+fn node_object(context: &Context, node: &NodeFacts) -> Result<types::NodeObject, ReadError> {
     let taint = |taint: &NodeTaint| format!("{}={}:{}", taint.key, taint.value, taint.effect);
-    types::NodeObject {
+    Ok(types::NodeObject {
         uid: node.uid.to_string(),
         pool: context.nodes.pool_of(node).to_owned(),
         cordoned: node.is_cordoned(),
@@ -180,13 +185,13 @@ fn node_object(context: &Context, node: &NodeFacts) -> types::NodeObject {
         ready: ready(node),
         boot_id: node.boot_id.to_string(),
         system_uuid: node.system_uuid.to_string(),
-        blocked_by: blocked_by(context, node),
-    }
+        blocked_by: blocked_by(context, node)?,
+    })
 }
 
-/// What on the node stands in the way of a step.
-fn blocked_by(context: &Context, node: &NodeFacts) -> Vec<String> {
-    let quarantine = &context.config.quarantine;
+/// What on the node, or beside it, stands in the way of a step.
+fn blocked_by(context: &Context, node: &NodeFacts) -> Result<Vec<String>, ReadError> {
+    let config = &context.config.quarantine;
     let mut list = Vec::new();
     if node.annotation(names::PAUSE.text).is_some() {
         list.push("paused".to_owned());
@@ -194,11 +199,11 @@ fn blocked_by(context: &Context, node: &NodeFacts) -> Vec<String> {
     if node.label(names::MANAGED_BY.text) == Some("false") {
         list.push("opted_out".to_owned());
     }
-    if node.label(names::CONTROL_PLANE.text).is_some() && !quarantine.allow_protected {
+    if node.label(names::CONTROL_PLANE.text).is_some() && !config.allow_protected {
         list.push("control_plane".to_owned());
     }
-    let is_listed = quarantine.protected_nodes.contains(node.name.as_str());
-    if is_listed && !quarantine.allow_protected {
+    let is_listed = config.protected_nodes.contains(node.name.as_str());
+    if is_listed && !config.allow_protected {
         list.push("protected".to_owned());
     }
     let mut taints = node.taints.iter().flatten();
@@ -209,7 +214,10 @@ fn blocked_by(context: &Context, node: &NodeFacts) -> Vec<String> {
     if node.label(label) == Some("false") {
         list.push(format!("external_owner {label}=false"));
     }
-    list
+    if let Some(what) = quarantine::other(&context.store)? {
+        list.push(format!("other_quarantine {what}"));
+    }
+    Ok(list)
 }
 
 fn ready(node: &NodeFacts) -> String {
@@ -335,6 +343,9 @@ fn detail(status: &QuarantineStatus) -> String {
             format!("quarantine was switched on; nothing is done before {until}")
         }
         QuarantineStatus::Withheld(Withheld::Pace) => "nodes go one after the other".to_owned(),
+        QuarantineStatus::Withheld(Withheld::OtherQuarantine) => {
+            "another fault-quarantine runs in the cluster".to_owned()
+        }
         QuarantineStatus::Releasing(reason) | QuarantineStatus::Closed(reason) => {
             reason.as_str().to_owned()
         }
@@ -346,9 +357,7 @@ fn detail(status: &QuarantineStatus) -> String {
 
 fn withheld_by(status: &QuarantineStatus) -> Option<&'static str> {
     match status {
-        QuarantineStatus::Withheld(Withheld::Breaker(_)) => Some("breaker"),
-        QuarantineStatus::Withheld(Withheld::FirstAction { .. }) => Some("first_action"),
-        QuarantineStatus::Withheld(Withheld::Pace) => Some("pace"),
+        QuarantineStatus::Withheld(why) => Some(why.as_str()),
         QuarantineStatus::Observed
         | QuarantineStatus::Applying
         | QuarantineStatus::Quarantined
@@ -360,7 +369,9 @@ fn withheld_by(status: &QuarantineStatus) -> Option<&'static str> {
 fn not_before(status: &QuarantineStatus) -> Option<Timestamp> {
     match status {
         QuarantineStatus::Withheld(Withheld::FirstAction { until }) => Some(*until),
-        QuarantineStatus::Withheld(Withheld::Breaker(_) | Withheld::Pace)
+        QuarantineStatus::Withheld(
+            Withheld::Breaker(_) | Withheld::Pace | Withheld::OtherQuarantine,
+        )
         | QuarantineStatus::Observed
         | QuarantineStatus::Applying
         | QuarantineStatus::Quarantined
@@ -420,7 +431,9 @@ pub(super) fn event(event: StoredEvent) -> types::Event {
 pub(super) fn breaker(context: &Context) -> Result<Vec<types::BreakerPool>, ReadError> {
     let open = context.store.open_incidents()?;
     let mut pools = Vec::new();
+    let bounds = quarantine::bounds(&context.config.quarantine);
     for pool in context.nodes.pool_names() {
+        let size = context.nodes.pool_size(pool);
         let of_pool = || open.iter().filter(|incident| incident.pool == pool);
         // What the quarantine module keeps of a pool; its `trip` is null while closed.
         let kept = context.store.state_get(&format!("breaker/{pool}"))?;
@@ -429,13 +442,17 @@ pub(super) fn breaker(context: &Context) -> Result<Vec<types::BreakerPool>, Read
         let trip = kept.and_then(|kept| kept.get("trip").filter(|t| !t.is_null()).cloned());
         pools.push(types::BreakerPool {
             pool: pool.to_owned(),
-            nodes: context.nodes.pool_size(pool),
+            nodes: size,
             out: of_pool().filter(|i| i.quarantine.is_out()).count(),
             withheld: of_pool()
                 .filter(|i| is_withheld(&i.quarantine))
                 .map(|i| i.node.to_string())
                 .collect(),
             tripped: trip.is_some(),
+            off: !bounds.enabled,
+            level_bound: bounds.enabled.then(|| bounds.level_bound(size)),
+            rate_bound: bounds.enabled.then(|| bounds.rate_bound(size)),
+            window_seconds: u64::try_from(bounds.window.as_secs()).ok(),
             trip,
         });
     }

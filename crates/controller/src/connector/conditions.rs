@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use decide::connector::{Condition, Limits, StatusWrite, View};
+use decide::connector::{Condition, FaultEntry, Limits, StatusWrite, View};
 use event_store::ReadError;
 use health_event::NodeName;
-use health_event::incident::{Incident, QuarantineStatus};
+use health_event::incident::{Incident, QuarantineStatus, Withheld};
 use jiff::Timestamp;
 use k8s_api::{ConditionList, names};
 use serde_json::{Value, json};
@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::kubernetes::{CallError, Reference, jittered};
 use crate::lease::Leadership;
 use crate::nodes::NodeFacts;
+use crate::quarantine;
 use crate::workers::Workers;
 
 /// Longest time for one write with its repetitions.
@@ -161,7 +162,8 @@ impl Conditions {
     fn decide(&self, node: &NodeFacts) -> Result<StatusWrite, TurnError> {
         let stored = self.context.store.open_faults(&node.name)?;
         let ours = stored.iter().filter(|fault| facts::is_of(fault, node));
-        let faults: Vec<_> = ours.cloned().map(facts::fault_entry).collect();
+        let mut faults: Vec<_> = ours.cloned().map(facts::fault_entry).collect();
+        faults.extend(self.refusal(node)?);
         let agent = self.context.reports.agent(&node.name)?;
         let view = View {
             conditions: &facts::conditions(node),
@@ -178,6 +180,28 @@ impl Conditions {
             self.limits,
             Timestamp::now(),
         ))
+    }
+
+    /// What the quarantine does not do with this node because another one runs in the cluster.
+    fn refusal(&self, node: &NodeFacts) -> Result<Option<FaultEntry>, ReadError> {
+        let store = &self.context.store;
+        let refused = |incident: &&Incident| match &incident.quarantine {
+            QuarantineStatus::Withheld(why) => why == &Withheld::OtherQuarantine,
+            // All that it was out for is over.
+            QuarantineStatus::Quarantined | QuarantineStatus::Releasing(_) => {
+                incident.held_by.is_none() && incident.open_faults().next().is_none()
+            }
+            QuarantineStatus::Applying
+            | QuarantineStatus::Observed
+            | QuarantineStatus::Closed(_) => false,
+        };
+        let incidents = store.open_incidents_of(&node.name)?;
+        let mut ours = incidents.iter().filter(|i| i.node_uid == *node.uid);
+        let Some(incident) = ours.find(refused) else {
+            return Ok(None);
+        };
+        let other = quarantine::other(store)?;
+        Ok(other.map(|_| facts::refusal(incident.since)))
     }
 
     /// Whether the write stands back, and then asks for another turn. It may go once the quarantine

@@ -38,15 +38,15 @@ const TELL_AT: u64 = 2_000;
 /// Name of the consumer in the store.
 const CONSUMER: &str = "connector";
 /// Older than this nothing becomes an Event: it is how long an API server keeps them.
-const OLDEST: SignedDuration = SignedDuration::from_hours(1);
+pub(super) const OLDEST: SignedDuration = SignedDuration::from_hours(1);
 /// Namespace of Events about nodes, as in the reference.
 const NAMESPACE: &str = "default";
 /// Longest time for one call with its repetitions.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// First pause after a page that could not be written; it doubles.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// The follower.
 pub(super) struct Follower {
@@ -57,6 +57,7 @@ pub(super) struct Follower {
     pub(super) workers: Workers,
     pub(super) posts: bool,
     pub(super) more: Arc<Notify>,
+    pub(super) more_steps: Arc<Notify>,
     counts: Mutex<Counts>,
 }
 
@@ -85,14 +86,26 @@ impl Counts {
 }
 
 /// One Event with how often it was said in a page.
-struct Said {
-    post: EventPost,
-    /// Positions of the stored events that say it, rising.
-    seqs: Vec<u64>,
+pub(super) struct Said {
+    pub(super) post: EventPost,
+    /// Positions of what says it, in its own row of numbers, rising.
+    pub(super) seqs: Vec<u64>,
     last: Timestamp,
 }
 
 impl Said {
+    /// It is said once more.
+    pub(super) fn add(all: &mut BTreeMap<AggregationKey, Self>, post: EventPost, seq: u64) {
+        let at = post.at;
+        let entry = all.entry(post.key()).or_insert(Self {
+            post,
+            seqs: Vec::new(),
+            last: at,
+        });
+        entry.seqs.push(seq);
+        entry.last = entry.last.max(at);
+    }
+
     fn times(&self) -> u64 {
         u64::try_from(self.seqs.len()).unwrap_or(u64::MAX)
     }
@@ -120,6 +133,7 @@ impl Follower {
             workers,
             posts,
             more,
+            more_steps: Arc::default(),
             counts: Mutex::default(),
         }
     }
@@ -222,17 +236,13 @@ impl Follower {
         let Some(post) = event_post(&event, self.limits, stored.generated_at) else {
             return;
         };
-        let at = post.at;
-        let entry = said.entry(post.key()).or_insert(Said {
-            post,
-            seqs: Vec::new(),
-            last: at,
-        });
-        entry.seqs.push(stored.seq);
-        entry.last = entry.last.max(at);
+        Said::add(said, post, stored.seq);
     }
 
-    async fn write_all(&self, said: BTreeMap<AggregationKey, Said>) -> Result<(), String> {
+    pub(super) async fn write_all(
+        &self,
+        said: BTreeMap<AggregationKey, Said>,
+    ) -> Result<(), String> {
         let mut results = futures::stream::iter(said.into_values())
             .map(|said| async move { self.write(&said).await })
             .buffer_unordered(AT_ONCE);

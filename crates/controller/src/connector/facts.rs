@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use decide::connector::{ConditionRead, FaultEntry};
 use event_store::StoredFault;
-use health_event::checks;
+use health_event::{Device, RecommendedAction, checks};
+use jiff::Timestamp;
 use k8s_api::{ConditionList, names};
 
 use crate::nodes::{ConditionStatus, NodeFacts};
@@ -56,6 +57,24 @@ pub(super) fn fault_entry(fault: StoredFault) -> FaultEntry {
         message: fault.event.message,
         action: fault.action,
         last_at: fault.last_at,
+    }
+}
+
+/// Stands for a fault of the node, so that it is told by a condition of its own: another
+/// fault-quarantine keeps ours from acting.
+pub(super) fn refusal(since: Timestamp) -> FaultEntry {
+    FaultEntry {
+        check: names::OTHER_QUARANTINE.to_owned(),
+        seq: u64::MAX,
+        device: Device::new(Vec::new()),
+        code: String::new(),
+        fatal: true,
+        message:
+            "another fault-quarantine runs in the cluster: Warden neither takes this node out \
+                  nor gives it back while it does, see `warden status`"
+                .to_owned(),
+        action: RecommendedAction::None,
+        last_at: since,
     }
 }
 

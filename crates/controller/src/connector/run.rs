@@ -76,6 +76,12 @@ pub async fn run(context: Context, leadership: Leadership) -> Result<(), Connect
         workers.clone(),
         more,
     );
+    let steps = Arc::clone(&follower.more_steps);
+    context.store.on_commit(Box::new(move |commit| {
+        if commit.transitions {
+            steps.notify_one();
+        }
+    }));
     let conditions = Arc::new(Conditions {
         context: context.clone(),
         leadership,
@@ -100,6 +106,7 @@ pub async fn run(context: Context, leadership: Leadership) -> Result<(), Connect
         () = stop.requested() => Ok(()),
         ended = workers.run(config.workers, MODULE, work) => Err(ended.into()),
         () = follower.run() => Ok(()),
+        () = follower.run_steps(), if config.events => Ok(()),
         () = reference.watch(&context.kube) => Ok(()),
     }
 }

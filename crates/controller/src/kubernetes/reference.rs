@@ -1,7 +1,7 @@
 //! Whether a program of the reference runs in the cluster: what it owns is then left to it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -10,14 +10,16 @@ use tracing::{info, warn};
 
 use super::{Call, CallError, Kube};
 
-/// Between looks: installing or removing the reference is a matter of minutes.
+/// Between looks: installing the reference is a matter of minutes.
 const LOOK: Duration = Duration::from_mins(1);
-/// The same until the first answer: what waits for it should not wait for long.
+/// The same while it runs: what waits for its end should not wait long.
+const LOOK_RUNNING: Duration = Duration::from_secs(10);
+/// The same until the first answer.
 const FIRST_LOOKS: Duration = Duration::from_secs(1);
 /// Longest time for one look.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A program of the reference, by the name that its chart gives it, in whatever namespace.
+/// A program of the reference, in whatever namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     /// Writes node conditions and Events.
@@ -40,6 +42,17 @@ impl Program {
             Self::FaultQuarantine => "deployments",
         }
     }
+
+    /// What finds it: the name that its chart gives it, and the label that it has under another.
+    fn selectors(self) -> &'static [&'static str] {
+        match self {
+            Self::PlatformConnectors => &["fieldSelector=metadata.name%3Dplatform-connectors"],
+            Self::FaultQuarantine => &[
+                "fieldSelector=metadata.name%3Dfault-quarantine",
+                "labelSelector=app.kubernetes.io%2Fname%3Dfault-quarantine",
+            ],
+        }
+    }
 }
 
 /// Whether it runs, as last looked. Cheap to clone; all clones are one.
@@ -47,18 +60,32 @@ impl Program {
 pub struct Reference {
     program: Program,
     runs: Arc<AtomicBool>,
-    is_known: Arc<AtomicBool>,
+    seen: Arc<Mutex<Seen>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Default)]
+struct Seen {
+    is_known: bool,
+    /// What runs: `Deployment nvsentinel/fault-quarantine`.
+    what: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
 struct List {
     items: Vec<Item>,
 }
 
 #[derive(Deserialize)]
 struct Item {
+    metadata: Named,
     #[serde(default)]
     spec: Spec,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    namespace: String,
+    name: String,
 }
 
 #[derive(Deserialize, Default)]
@@ -73,7 +100,7 @@ impl Reference {
         Self {
             program,
             runs: Arc::new(AtomicBool::new(true)),
-            is_known: Arc::new(AtomicBool::new(false)),
+            seen: Arc::default(),
         }
     }
 
@@ -82,43 +109,90 @@ impl Reference {
         self.runs.load(Ordering::Relaxed)
     }
 
+    /// Whether a look was answered.
+    pub fn is_known(&self) -> bool {
+        self.seen().is_known
+    }
+
+    /// What runs, for people; none if it does not, or before the first look.
+    pub fn found(&self) -> Option<String> {
+        self.seen().what.clone()
+    }
+
     /// Between looks.
     pub fn pause(&self) -> Duration {
-        if self.is_known.load(Ordering::Relaxed) {
-            LOOK
-        } else {
-            FIRST_LOOKS
+        match (self.is_known(), self.runs()) {
+            (false, _) => FIRST_LOOKS,
+            (true, true) => LOOK_RUNNING,
+            (true, false) => LOOK,
         }
     }
 
-    /// Looks once. If that is refused it counts as running; if there is no answer, what was known
-    /// stays.
-    pub async fn look(&self, kube: &Kube) {
+    /// Looks once; answers whether something else is known now. If that is refused it counts as
+    /// running; if there is no answer, what was known stays.
+    pub async fn look(&self, kube: &Kube) -> bool {
+        let name = self.program.name();
+        let mut found = None;
+        for selector in self.program.selectors() {
+            found = match self.ask(kube, selector).await {
+                Ok(found) => found,
+                Err(error @ CallError::Refused { .. }) => {
+                    warn!(
+                        code = error.code(),
+                        why = %error,
+                        program = name,
+                        "whether the reference's program runs can't be read: it counts as running"
+                    );
+                    let what = self.program.resource();
+                    Some(format!(
+                        "unknown: we may not list {what} ({})",
+                        error.code()
+                    ))
+                }
+                Err(_) => return false,
+            };
+            if found.is_some() {
+                break;
+            }
+        }
+        let mut seen = self.seen();
+        let changed = !seen.is_known || seen.what != found;
+        if changed {
+            let what = found.as_deref().unwrap_or_default();
+            info!(
+                program = name,
+                runs = found.is_some(),
+                what,
+                "a program of the reference"
+            );
+        }
+        self.runs.store(found.is_some(), Ordering::Relaxed);
+        *seen = Seen {
+            is_known: true,
+            what: found,
+        };
+        changed
+    }
+
+    /// The first that runs of those that a selector finds.
+    async fn ask(&self, kube: &Kube, selector: &str) -> Result<Option<String>, CallError> {
         let (name, resource) = (self.program.name(), self.program.resource());
         let call = Call {
             act: format!("look for the reference's {name}"),
-            path: format!("/apis/apps/v1/{resource}?fieldSelector=metadata.name%3D{name}&limit=8"),
+            path: format!("/apis/apps/v1/{resource}?{selector}&limit=8"),
             write: None,
             accept: "application/json",
         };
-        let runs = match kube.call(&call, Instant::now() + LOOK_TIMEOUT).await {
-            Ok(body) => serde_json::from_slice::<List>(&body)
-                .is_ok_and(|list| list.items.iter().any(|item| item.spec.replicas != Some(0))),
-            Err(error @ CallError::Refused { .. }) => {
-                warn!(
-                    code = error.code(),
-                    why = %error,
-                    program = name,
-                    "whether the reference's program runs can't be read: it counts as running"
-                );
-                true
-            }
-            Err(_) => return,
+        let body = kube.call(&call, Instant::now() + LOOK_TIMEOUT).await?;
+        let list = serde_json::from_slice::<List>(&body).unwrap_or_default();
+        let mut running = list.items.iter().filter(|i| i.spec.replicas != Some(0));
+        let kind = match self.program {
+            Program::PlatformConnectors => "DaemonSet",
+            Program::FaultQuarantine => "Deployment",
         };
-        self.is_known.store(true, Ordering::Relaxed);
-        if self.runs.swap(runs, Ordering::Relaxed) != runs {
-            info!(program = name, runs, "a program of the reference");
-        }
+        let said =
+            |item: &Item| format!("{kind} {}/{}", item.metadata.namespace, item.metadata.name);
+        Ok(running.next().map(said))
     }
 
     /// Looks again and again.
@@ -127,5 +201,9 @@ impl Reference {
             tokio::time::sleep(self.pause()).await;
             self.look(kube).await;
         }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

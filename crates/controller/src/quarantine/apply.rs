@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use decide::quarantine::{NodeWrite, WriteKind};
+use decide::quarantine::{Mode, NodeWrite, WriteKind};
 use tokio::time::Instant;
 
 use crate::kubernetes::patch::node_patch;
@@ -19,12 +19,14 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) enum Blocked {
     /// This process does not lead (any more).
     NotLeading,
-    /// The module only decides.
-    DryRun,
+    /// The module only decides, or is off.
+    Mode(&'static str),
     /// A person paused the node, and the write would take more of it out.
     Paused,
     /// The reference's own fault-quarantine runs: two must not act on one node.
     ReferenceRuns,
+    /// Whether it runs could not be asked yet.
+    ReferenceUnknown,
 }
 
 impl Blocked {
@@ -32,9 +34,10 @@ impl Blocked {
     pub(super) fn code(self) -> &'static str {
         match self {
             Self::NotLeading => "not_leading",
-            Self::DryRun => "dry_run",
+            Self::Mode(by) => by,
             Self::Paused => "paused",
             Self::ReferenceRuns => "reference_runs",
+            Self::ReferenceUnknown => "reference_unknown",
         }
     }
 }
@@ -45,16 +48,20 @@ pub(super) struct Apply {
     pub(super) kube: Kube,
     pub(super) leadership: Leadership,
     pub(super) label_prefix: String,
-    pub(super) dry_run: bool,
+    pub(super) mode: Mode,
     pub(super) reference: Reference,
 }
 
 impl Apply {
     /// The gate: every write of the module passes it. Answers until when the write may run.
     pub(super) fn gate(&self, write: &NodeWrite, node: &NodeFacts) -> Result<Instant, Blocked> {
-        if self.dry_run {
-            return Err(Blocked::DryRun);
+        if let Some(by) = self.mode.blocks() {
+            return Err(Blocked::Mode(by));
         }
+        if !self.reference.is_known() {
+            return Err(Blocked::ReferenceUnknown);
+        }
+        // Since the decision, which knew of none.
         if self.reference.runs() {
             return Err(Blocked::ReferenceRuns);
         }

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use decide::quarantine::{Note, Request, RequestKind};
 use health_event::NodeName;
-use health_event::incident::{QuarantineStatus, Withheld};
+use health_event::incident::QuarantineStatus;
 use telemetry::events::{BreakerReset, set_breaker};
 use tokio::sync::{mpsc, oneshot};
 
@@ -209,9 +209,7 @@ impl Module {
             .open_incidents_of(node)
             .unwrap_or_default();
         incidents.iter().any(|incident| match incident.quarantine {
-            QuarantineStatus::Withheld(
-                Withheld::Breaker(_) | Withheld::Pace | Withheld::FirstAction { .. },
-            ) => true,
+            QuarantineStatus::Withheld(_) => true,
             QuarantineStatus::Observed
             | QuarantineStatus::Applying
             | QuarantineStatus::Quarantined

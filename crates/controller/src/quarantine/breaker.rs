@@ -37,8 +37,9 @@ struct PoolRecord {
     paced: VecDeque<Timestamp>,
 }
 
+/// A trip, as it is stored and as the transition that tripped names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct TripRecord {
+pub(super) struct TripRecord {
     since: Timestamp,
     bound: String,
     rule: String,
@@ -47,18 +48,23 @@ struct TripRecord {
     counted: usize,
 }
 
-impl PoolRecord {
-    fn of(pool: &PoolState) -> Self {
-        let trip = pool.tripped.as_ref().map(|trip| TripRecord {
+impl From<&Trip> for TripRecord {
+    fn from(trip: &Trip) -> Self {
+        Self {
             since: trip.since,
             bound: trip.bound.as_str().to_owned(),
             rule: trip.largest.rule.clone(),
             check: trip.largest.check.clone(),
             share: trip.share,
             counted: trip.counted,
-        });
+        }
+    }
+}
+
+impl PoolRecord {
+    fn of(pool: &PoolState) -> Self {
         Self {
-            trip,
+            trip: pool.tripped.as_ref().map(TripRecord::from),
             paced: pool.paced.clone(),
         }
     }
@@ -97,6 +103,9 @@ pub(super) struct TakenRecord {
     /// Whether a permit was taken with it: the node counts for the rate.
     #[serde(default)]
     pub(super) taken: bool,
+    /// The pool's breaker tripped with it.
+    #[serde(default)]
+    pub(super) trip: Option<TripRecord>,
 }
 
 fn key(pool: &str) -> String {
@@ -121,7 +130,7 @@ impl Breaker {
             }
         }
         for incident in store.open_incidents()? {
-            count(&mut state, &incident);
+            count(&mut state, &incident, oldest_fault(store, &incident)?);
         }
         for (taken, pool) in taken_since(store, now - config.window)? {
             let pool = state.pools.entry(pool).or_default();
@@ -139,11 +148,8 @@ impl Breaker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn is_tripped(state: &BreakerState, pool: &str) -> bool {
-        state
-            .pools
-            .get(pool)
-            .is_some_and(|pool| pool.tripped.is_some())
+    pub(super) fn trip<'a>(state: &'a BreakerState, pool: &str) -> Option<&'a Trip> {
+        state.pools.get(pool)?.tripped.as_ref()
     }
 
     /// What is stored of a pool now.
@@ -167,32 +173,39 @@ impl Module {
     }
 }
 
-fn count(state: &mut BreakerState, incident: &Incident) {
+/// When the oldest fault of an incident opened that is open still; where none is, the incident.
+fn oldest_fault(store: &EventStore, incident: &Incident) -> Result<Timestamp, ReadError> {
+    let faults = store.open_faults(&incident.node)?;
+    let of_it = faults
+        .iter()
+        .filter(|f| f.incident.as_ref() == Some(&incident.id));
+    let oldest = of_it.map(|f| f.opened_at.unwrap_or(f.first_at)).min();
+    Ok(oldest.unwrap_or(incident.opened_at))
+}
+
+fn count(state: &mut BreakerState, incident: &Incident, since: Timestamp) {
     let pool = &incident.pool;
     if incident.quarantine.is_out() {
         state.count(pool, &incident.node, cause_of(incident));
         return;
     }
-    let paced = match &incident.quarantine {
-        QuarantineStatus::Withheld(Withheld::Breaker(_)) => false,
-        QuarantineStatus::Withheld(Withheld::Pace | Withheld::FirstAction { .. }) => true,
+    match &incident.quarantine {
+        QuarantineStatus::Withheld(Withheld::Breaker(_)) => {
+            let waiting = Waiting {
+                since,
+                paced: false,
+            };
+            let pool = state.pools.entry(pool.clone()).or_default();
+            pool.waiting.insert(incident.node.clone(), waiting);
+        }
+        QuarantineStatus::Withheld(
+            Withheld::Pace | Withheld::FirstAction { .. } | Withheld::OtherQuarantine,
+        ) => state.withhold(pool, &incident.node, since),
         QuarantineStatus::Observed
         | QuarantineStatus::Applying
         | QuarantineStatus::Quarantined
         | QuarantineStatus::Releasing(_)
-        | QuarantineStatus::Closed(_) => return,
-    };
-    let pool = state.pools.entry(pool.clone()).or_default();
-    pool.waiting.insert(
-        incident.node.clone(),
-        Waiting {
-            since: incident.opened_at,
-            paced,
-        },
-    );
-    if paced {
-        pool.queue
-            .insert((incident.opened_at, incident.node.clone()));
+        | QuarantineStatus::Closed(_) => {}
     }
 }
 

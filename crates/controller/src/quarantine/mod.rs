@@ -11,13 +11,15 @@
 //! # Reading order
 //! `settings` from the configuration, `facts` what is seen, `work` one node's turn, `writes` its write, `breaker` the
 //! shared state, `apply` the gate and the write, `startup` what a new process does first, `adoption` a lost store, `asked`
-//! what persons ask, `run` puts it together.
+//! what persons ask, `other` another fault-quarantine, `run` puts it together, `off` the module switched off.
 
 mod adoption;
 mod apply;
 mod asked;
 mod breaker;
 mod facts;
+mod off;
+mod other;
 mod run;
 mod said;
 mod settings;
@@ -25,5 +27,7 @@ mod startup;
 mod work;
 mod writes;
 
+pub use off::settle;
+pub use other::other;
 pub use run::{QuarantineError, run};
-pub use settings::{pools, rule_sets, wanted};
+pub use settings::{bounds, pools, rule_sets, wanted};

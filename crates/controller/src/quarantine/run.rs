@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use decide::quarantine::Mode;
 use health_event::NodeName;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 use super::apply::Apply;
 use super::breaker::Breaker;
 use super::work::Module;
-use super::{asked, said, settings, startup};
+use super::{asked, other, said, settings, startup};
 use crate::context::Context;
 use crate::kubernetes::{Program, Reference};
 use crate::lease::Leadership;
@@ -83,7 +84,7 @@ pub async fn run(
         tracing::warn!(%until, "matches are withheld until then: quarantine was just switched on");
     }
     let pools: Vec<String> = context.nodes.pool_names().map(str::to_owned).collect();
-    let breaker = Breaker::load(&context.store, settings::breaker(&config), &pools, now)
+    let breaker = Breaker::load(&context.store, settings::bounds(&config), &pools, now)
         .map_err(|e| start(&e))?;
     let open = context.store.open_incidents().map_err(|e| start(&e))?;
     said::out_at_start(&context.metrics, &open);
@@ -94,15 +95,21 @@ pub async fn run(
     }));
     let first = startup::nodes_to_look_at(&context).map_err(|e| start(&e))?;
     let reference = Reference::new(Program::FaultQuarantine);
-    if !config.dry_run {
-        reference.look(&context.kube).await;
+    let mode = settings::mode(&config);
+    if mode == Mode::Enforce {
+        tokio::select! {
+            () = other::look(&reference, &context) => {}
+            () = stop.requested() => return Ok(()),
+        }
+    } else {
+        other::forget(&context).await.map_err(|e| start(&e))?;
     }
     let apply = Apply {
         kube: context.kube.clone(),
         leadership,
         label_prefix: config.label_prefix.clone(),
-        dry_run: config.dry_run,
-        reference: reference.clone(),
+        mode,
+        reference,
     };
     let wanted = settings::wanted(&config, &rules);
     let policy = settings::policy(&config, until);
@@ -110,8 +117,8 @@ pub async fn run(
         context.clone(),
         apply,
         policy,
-        rules,
         wanted,
+        rules,
         breaker,
         workers.clone(),
     ));
@@ -134,7 +141,7 @@ pub async fn run(
         () = call_by_turn(&module, &pools) => Ok(()),
         () = keep_warm(&module) => Ok(()),
         () = count_waiting(&module) => Ok(()),
-        () = reference.watch(&context.kube), if !config.dry_run => Ok(()),
+        () = other::watch(&module), if mode == Mode::Enforce => Ok(()),
     }
 }
 

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use decide::breaker::{BreakerState, Config, PoolState};
 use decide::quarantine::{Decision, Note, Reason, Transition};
 use decide::rules::{EvaluationError, RuleSets};
-use health_event::incident::{
-    Bound, CloseReason, Incident, Marks, QuarantineStatus, Taint, Withheld,
-};
+use health_event::incident::{Bound, CloseReason, Incident, Marks, QuarantineStatus, Taint};
 use health_event::{NodeName, RecommendedAction};
 use jiff::Timestamp;
 use telemetry::ControllerMetrics;
@@ -245,6 +243,12 @@ pub(super) fn decision(
                 followed(metrics, out, incident, &transition.reason);
             }
         }
+        // What was planned is given up.
+        QuarantineStatus::Quarantined => {
+            if let Some(out) = out.filter(|out| out.marks != incident.marks) {
+                followed(metrics, out, incident, &transition.reason);
+            }
+        }
         QuarantineStatus::Closed(reason) => {
             if let Some(out) = out {
                 released(metrics, out, *reason, generated_at, now);
@@ -255,21 +259,15 @@ pub(super) fn decision(
             set_quarantined(metrics, node.as_str(), false);
         }
         QuarantineStatus::Withheld(why) if was != Some(&transition.to) => {
-            let reason = match why {
-                Withheld::Breaker(_) => "breaker",
-                Withheld::FirstAction { .. } => "first_action",
-                Withheld::Pace => "pace",
-            };
             NodeWithheld {
                 node: node.as_str(),
                 incident: incident.id.as_str(),
                 pool: &incident.pool,
-                reason,
+                reason: why.as_str(),
             }
             .emit();
         }
-        QuarantineStatus::Quarantined
-        | QuarantineStatus::Withheld(_)
+        QuarantineStatus::Withheld(_)
         | QuarantineStatus::Observed
         | QuarantineStatus::Releasing(_) => {}
     }
@@ -284,6 +282,8 @@ fn is_of_events(transition: &Transition) -> bool {
         | Reason::Recovered => true,
         Reason::DryRun
         | Reason::Protected
+        | Reason::Off
+        | Reason::OtherQuarantine
         | Reason::BreakerWithholds(_)
         | Reason::FirstActionDelay
         | Reason::Paced => transition.from.is_none(),

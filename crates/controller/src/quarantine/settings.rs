@@ -99,7 +99,7 @@ pub fn wanted(config: &QuarantineConfig, rules: &RuleSets) -> Wanted {
 }
 
 /// The breaker's settings: the same for every pool.
-pub(super) fn breaker(config: &QuarantineConfig) -> breaker::Config {
+pub fn bounds(config: &QuarantineConfig) -> breaker::Config {
     let breaker = &config.breaker;
     breaker::Config {
         enabled: breaker.enabled,
@@ -113,14 +113,21 @@ pub(super) fn breaker(config: &QuarantineConfig) -> breaker::Config {
     }
 }
 
+/// How far the module may act by its configuration.
+pub(super) fn mode(config: &QuarantineConfig) -> Mode {
+    if !config.enabled {
+        Mode::Off
+    } else if config.dry_run {
+        Mode::DryRun
+    } else {
+        Mode::Enforce
+    }
+}
+
 /// What the decisions are bound to.
 pub(super) fn policy(config: &QuarantineConfig, first_action_until: Option<Timestamp>) -> Policy {
     Policy {
-        mode: if config.dry_run {
-            Mode::DryRun
-        } else {
-            Mode::Enforce
-        },
+        mode: mode(config),
         first_action_until,
         manual_uncordon_hold: signed(config.manual_uncordon_hold),
         settle_timeout: signed(config.settle_timeout),

@@ -1,17 +1,18 @@
 //! What a new process does before its first decision.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use decide::quarantine::CordonOwner;
+use decide::quarantine::{CordonOwner, Mode};
 use event_store::{ReadError, WriteError};
-use health_event::NodeName;
+use health_event::{NodeName, Subject};
 use jiff::{SignedDuration, Timestamp};
 use k8s_api::{IncidentMark, names};
 use serde::{Deserialize, Serialize};
 
+use super::settings;
 use crate::config::Profile;
 use crate::context::Context;
-use crate::nodes::NodeCache;
+use crate::nodes::{NodeCache, NodeFacts};
 
 /// Where the first action is kept.
 const FIRST_ACTION: &str = "quarantine/first-action";
@@ -23,38 +24,64 @@ struct FirstAction {
     since: Timestamp,
 }
 
+/// How far the module may act: the profile, unless a key weakens it.
+fn reach(context: &Context) -> Profile {
+    let config = &context.config;
+    match settings::mode(&config.quarantine) {
+        Mode::Off => Profile::Silent,
+        Mode::DryRun => Profile::Observe.min(config.profile),
+        Mode::Enforce | Mode::Refused => config.profile,
+    }
+}
+
+fn known(context: &Context) -> Result<Option<FirstAction>, ReadError> {
+    let known = context.store.state_get(FIRST_ACTION)?;
+    Ok(known.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+}
+
+async fn keep(context: &Context, profile: Profile, since: Timestamp) -> Result<(), WriteError> {
+    let record = FirstAction {
+        profile: profile.as_str().to_owned(),
+        since,
+    };
+    let bytes = serde_json::to_vec(&record).expect("a name and a time always render");
+    let put = context
+        .store
+        .state_put(FIRST_ACTION, bytes, context.fencing);
+    put.await
+}
+
 /// Until when each match is withheld: for the delay after the first start with quarantine on, and
-/// after each step up of the profile. None if the delay is off or over.
+/// after each step up from where it stood. None if the delay is off or over.
 pub(super) async fn first_action_until(
     context: &Context,
     now: Timestamp,
 ) -> Result<Option<Timestamp>, FirstActionError> {
-    let config = &context.config;
-    let delay = config.quarantine.first_action_delay;
-    let known = context.store.state_get(FIRST_ACTION)?;
-    let known: Option<FirstAction> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let known_profile = known
-        .as_ref()
-        .and_then(|known| Profile::from_name(&known.profile));
-    let before = known.filter(|_| known_profile >= Some(config.profile));
-    let since = match before {
-        Some(known) => known.since,
+    let (delay, reach) = (context.config.quarantine.first_action_delay, reach(context));
+    let known = known(context)?;
+    let stood = known.as_ref().map(|k| Profile::from_name(&k.profile));
+    let since = match (&known, stood) {
+        (Some(known), Some(stood)) if stood >= Some(reach) => known.since,
         // Our marks on a node of this cluster prove that quarantine has acted before.
-        None if any_mark_of_ours(&context.nodes) => Timestamp::UNIX_EPOCH,
-        None => now,
+        (None, _) if any_mark_of_ours(&context.nodes) => Timestamp::UNIX_EPOCH,
+        // The first start, or a step up.
+        (Some(_) | None, _) => now,
     };
-    let record = FirstAction {
-        profile: config.profile.as_str().to_owned(),
-        since,
-    };
-    let bytes = serde_json::to_vec(&record).expect("a name and a time always render");
-    context
-        .store
-        .state_put(FIRST_ACTION, bytes, context.fencing)
-        .await?;
+    keep(context, reach, since).await?;
     let delay = SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX);
     let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
     Ok((until > now).then_some(until))
+}
+
+/// The module is off: switched on again is a step up.
+pub(super) async fn note_off(context: &Context) -> Result<(), FirstActionError> {
+    let off = Profile::Silent;
+    match known(context)? {
+        Some(known) if Profile::from_name(&known.profile) != Some(off) => {
+            Ok(keep(context, off, known.since).await?)
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Why the first action is not known.
@@ -82,32 +109,40 @@ fn any_mark_of_ours(nodes: &NodeCache) -> bool {
     })
 }
 
-/// The nodes that have something to decide about: open faults, open incidents, marks of ours.
-pub(super) fn nodes_to_look_at(context: &Context) -> Result<BTreeSet<NodeName>, ReadError> {
-    let mut names: BTreeSet<NodeName> = context
-        .store
-        .nodes_with_open_faults()?
-        .into_iter()
-        .collect();
-    names.extend(
-        context
-            .store
-            .open_incidents()?
-            .into_iter()
-            .map(|incident| incident.node),
-    );
+/// The nodes that have something to decide about: open faults, those with the oldest first; then
+/// open incidents and marks of ours.
+pub(super) fn nodes_to_look_at(context: &Context) -> Result<Vec<NodeName>, ReadError> {
+    let mut oldest: BTreeMap<NodeName, Timestamp> = BTreeMap::new();
+    for fault in context.store.open_faults_all()? {
+        let Subject::Node(node) = fault.id.scope.subject else {
+            continue;
+        };
+        let opened = fault.opened_at.unwrap_or(fault.first_at);
+        let known = oldest.entry(node).or_insert(opened);
+        *known = opened.min(*known);
+    }
+    let incidents = context.store.open_incidents()?.into_iter();
     let ours = [
         names::INCIDENT.text,
         names::HEALTH_EVENT.text,
         names::UNCORDONED_MANUALLY.text,
         names::UNTAINTED_MANUALLY.text,
     ];
-    for node in context.nodes.all() {
+    let is_ours = |node: &NodeFacts| {
         // A cordon of ours without annotations is looked at too.
         let bare = node.is_cordoned() && node.cordon_owner == CordonOwner::Us;
-        if bare || ours.iter().any(|key| node.annotation(key).is_some()) {
-            names.insert(node.name.clone());
-        }
+        bare || ours.iter().any(|key| node.annotation(key).is_some())
+    };
+    let nodes = context.nodes.all();
+    let marked = nodes.iter().filter(|node| is_ours(node));
+    let more = incidents
+        .map(|incident| incident.node)
+        .chain(marked.map(|node| node.name.clone()));
+    for node in more {
+        oldest.entry(node).or_insert(Timestamp::MAX);
     }
-    Ok(names)
+    let mut nodes: Vec<(Timestamp, NodeName)> =
+        oldest.into_iter().map(|(node, at)| (at, node)).collect();
+    nodes.sort();
+    Ok(nodes.into_iter().map(|(_, node)| node).collect())
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use decide::breaker::{Ask, Cause, Permit};
 use decide::quarantine::{
-    AgentFacts, Annotation, CordonOwner, Decision, FaultFacts, MarkOrigin, NodeFacts,
+    AgentFacts, Annotation, CordonOwner, Decision, FaultFacts, MarkOrigin, Mode, NodeFacts,
     PermitRequest, Policy, Request, View,
 };
 use decide::rules::RuleSets;
 use event_store::{EventStore, IncidentFilter, Machine, ReadError, Transition, WriteError};
 use health_event::NodeName;
-use health_event::incident::{Incident, IncidentFault, IncidentId};
+use health_event::incident::{Incident, IncidentFault, IncidentId, QuarantineStatus, Withheld};
 use jiff::Timestamp;
 use k8s_api::IncidentMark;
 use serde_json::json;
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use ulid::Ulid;
 
 use super::apply::Apply;
-use super::breaker::{Breaker, TakenRecord};
+use super::breaker::{Breaker, TakenRecord, TripRecord};
 use super::writes::{FIRST_PAUSE, LastWrite, READ_TIMEOUT, REFUSALS};
 use super::{facts, said};
 use crate::context::Context;
@@ -41,6 +41,8 @@ pub(super) struct Module {
     pub(super) context: Context,
     pub(super) apply: Apply,
     pub(super) policy: Policy,
+    /// The same while another fault-quarantine runs in the cluster.
+    refused: Policy,
     pub(super) rules: RuleSets,
     pub(super) wanted: Wanted,
     pub(super) breaker: Breaker,
@@ -103,15 +105,20 @@ impl Module {
         context: Context,
         apply: Apply,
         policy: Policy,
-        rules: RuleSets,
         wanted: Wanted,
+        rules: RuleSets,
         breaker: Breaker,
         workers: Workers,
     ) -> Self {
+        let refused = Policy {
+            mode: Mode::Refused,
+            ..policy.clone()
+        };
         Self {
             context,
             apply,
             policy,
+            refused,
             rules,
             wanted,
             breaker,
@@ -119,6 +126,16 @@ impl Module {
             requests: Mutex::default(),
             writes: Mutex::default(),
             started_at: Timestamp::now(),
+        }
+    }
+
+    /// What decisions are bound to now.
+    fn policy_now(&self) -> &Policy {
+        let reference = &self.apply.reference;
+        match self.policy.mode {
+            // As long as nobody knows, it is decided as if there were none, and the gate waits.
+            Mode::Enforce if reference.is_known() && reference.runs() => &self.refused,
+            Mode::Enforce | Mode::Refused | Mode::DryRun | Mode::Off => &self.policy,
         }
     }
 
@@ -258,7 +275,7 @@ impl Module {
             holds: &observed.machine.holds,
             agent: &observed.agent,
             boots: &observed.machine.boots,
-            policy: &self.policy,
+            policy: self.policy_now(),
             rules: &self.rules,
             feedback: self.feedback(name, observed.node.as_deref()),
             mark_origin: observed.mark_origin,
@@ -308,7 +325,7 @@ impl Module {
     ) -> (Decision, Option<event_store::Reply<u64>>) {
         let mut state = self.breaker.lock();
         let before = Breaker::record(&state, &ask.pool);
-        let was_tripped = Breaker::is_tripped(&state, &ask.pool);
+        let was_tripped = Breaker::trip(&state, &ask.pool).is_some();
         let permit = state.take(
             &self.breaker.config,
             &Ask {
@@ -341,6 +358,9 @@ impl Module {
             pool: ask.pool.clone(),
             rule: ask.rule.clone(),
             check: ask.check.clone(),
+            trip: Breaker::trip(&state, &ask.pool)
+                .filter(|_| !was_tripped)
+                .map(TripRecord::from),
         };
         self.breaker.changed.notify_one();
         let puts = changed.into_iter().collect();
@@ -358,6 +378,7 @@ impl Module {
         if decision.give_back {
             self.give_back(name, observed);
         }
+        self.note_withheld(name, observed, &decision);
         if decision.count_out
             && let Some(incident) = &decision.incident
         {
@@ -389,6 +410,30 @@ impl Module {
         }
         let changed = decision.incident.is_some() || decision.transition.is_some();
         Ok(if changed { Next::Again } else { Next::Done })
+    }
+
+    /// A node that is withheld without having asked the breaker has its place in the queue too.
+    fn note_withheld(&self, name: &NodeName, observed: &Observed, decision: &Decision) {
+        let Some(incident) = &decision.incident else {
+            return;
+        };
+        match &incident.quarantine {
+            QuarantineStatus::Withheld(
+                Withheld::FirstAction { .. } | Withheld::OtherQuarantine,
+            ) => {
+                let since = decide::quarantine::oldest_fault(incident, &observed.faults);
+                let mut state = self.breaker.lock();
+                state.withhold(&incident.pool, name, since);
+                drop(state);
+                self.breaker.changed.notify_one();
+            }
+            QuarantineStatus::Withheld(Withheld::Breaker(_) | Withheld::Pace)
+            | QuarantineStatus::Observed
+            | QuarantineStatus::Applying
+            | QuarantineStatus::Quarantined
+            | QuarantineStatus::Releasing(_)
+            | QuarantineStatus::Closed(_) => {}
+        }
     }
 
     /// A withheld node that does not ask, because a person paused it or its faults are held, must
@@ -549,6 +594,7 @@ fn cause(decision: &Decision, observed: &Observed, taken: &TakenRecord) -> Strin
         cause["rule"] = json!(taken.rule);
         cause["check"] = json!(taken.check);
         cause["taken"] = json!(taken.taken);
+        cause["trip"] = json!(taken.trip);
     }
     cause.to_string()
 }

@@ -48,15 +48,16 @@ impl Module {
             Ok(deadline) => deadline,
             Err(blocked) => {
                 said::blocked(&self.context.metrics, &node.name, blocked);
-                match blocked {
-                    Blocked::NotLeading => self.wake_in(&node.name, FIRST_PAUSE),
-                    Blocked::ReferenceRuns => {
-                        self.wake_in(&node.name, self.apply.reference.pause());
+                return Ok(match blocked {
+                    Blocked::NotLeading | Blocked::ReferenceUnknown => {
+                        self.wake_in(&node.name, FIRST_PAUSE);
+                        Next::Done
                     }
-                    // A change of the node wakes; dry run lasts as long as the process.
-                    Blocked::DryRun | Blocked::Paused => {}
-                }
-                return Ok(Next::Done);
+                    // Decided again, it is withheld.
+                    Blocked::ReferenceRuns => Next::Again,
+                    // A change of the node wakes; the mode lasts as long as the process.
+                    Blocked::Mode(_) | Blocked::Paused => Next::Done,
+                });
             }
         };
         match self.apply.send(write, deadline).await {

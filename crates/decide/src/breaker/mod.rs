@@ -87,7 +87,7 @@ pub struct TakenOut {
 /// A node that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// Since when its incident is open: the place in the queue.
+    /// When its oldest open fault opened: the place in the queue.
     pub since: Timestamp,
     /// Whether it goes by turn: after a delay or a reset.
     pub paced: bool,
@@ -123,7 +123,7 @@ pub struct Ask<'a> {
     pub check: &'a str,
     /// Goes by turn.
     pub paced: bool,
-    /// When the incident opened.
+    /// When its oldest open fault opened: the place in the queue.
     pub opened_at: Timestamp,
 }
 
@@ -142,6 +142,9 @@ impl BreakerState {
     /// Asks for a permit. A node that is out already gets it and is not counted again.
     pub fn take(&mut self, config: &Config, ask: &Ask<'_>, now: Timestamp) -> Permit {
         if !config.enabled {
+            if let Some(pool) = self.pools.get_mut(ask.pool) {
+                pool.leave(ask.node);
+            }
             return Permit::Taken;
         }
         self.auto_resume(config, ask.pool, ask.pool_size, now);
@@ -177,6 +180,13 @@ impl BreakerState {
         }
         pool.let_through(ask, now);
         Permit::Taken
+    }
+
+    /// A node is withheld without having asked: a delay runs, or another program takes nodes out.
+    /// It goes by turn once it asks; `since` is when its oldest open fault opened.
+    pub fn withhold(&mut self, pool: &str, node: &NodeName, since: Timestamp) {
+        let pool = self.pools.entry(pool.to_owned()).or_default();
+        pool.put(node, since, true);
     }
 
     /// Counts a node that is out without having asked: a person's hold, or one found after the
@@ -320,15 +330,15 @@ impl PoolState {
     }
 
     fn wait(&mut self, ask: &Ask<'_>, paced: bool) {
-        let waiting = Waiting {
-            since: ask.opened_at,
-            paced,
-        };
-        self.leave(ask.node);
+        self.put(ask.node, ask.opened_at, paced);
+    }
+
+    fn put(&mut self, node: &NodeName, since: Timestamp, paced: bool) {
+        self.leave(node);
         if paced {
-            self.queue.insert((ask.opened_at, ask.node.clone()));
+            self.queue.insert((since, node.clone()));
         }
-        self.waiting.insert(ask.node.clone(), waiting);
+        self.waiting.insert(node.clone(), Waiting { since, paced });
     }
 
     fn leave(&mut self, node: &NodeName) {

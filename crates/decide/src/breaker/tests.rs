@@ -528,3 +528,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn who_is_withheld_without_having_asked_goes_by_turn_the_oldest_first() {
+    let (mut state, config) = (BreakerState::default(), rate_only());
+    for (number, since) in [(1, 30), (2, 10), (3, 20)] {
+        state.withhold(POOL, &node(number), at(since));
+    }
+    assert_eq!(state.pools[POOL].waiting.len(), 3);
+    assert_eq!(state.due(&config, POOL, 10, at(60)).node, Some(node(2)));
+    // Who does not want its turn yet lets the others pass, and who asks keeps its place.
+    assert!(state.pass_over(POOL, &node(2)));
+    assert_eq!(state.due(&config, POOL, 10, at(60)).node, Some(node(3)));
+    // A breaker that is off has no queue.
+    let off = Config {
+        enabled: false,
+        ..rate_only()
+    };
+    assert_eq!(take(&mut state, &off, 3, 10, 60), Permit::Taken);
+    assert_eq!(state.pools[POOL].waiting.len(), 2);
+}

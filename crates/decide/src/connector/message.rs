@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use health_event::text::harmless;
 use health_event::{Entity, HealthEvent, RecommendedAction};
 
 use super::{FaultEntry, Limits};
@@ -30,10 +31,11 @@ impl<'a> Entry<'a> {
         use std::fmt::Write as _;
         let mut text = String::new();
         for code in self.codes.iter().filter(|c| !c.is_empty()) {
-            let _ = write!(text, "ErrorCode:{code} ");
+            let _ = write!(text, "ErrorCode:{} ", harmless(code));
         }
         for entity in &self.entities {
-            let _ = write!(text, "{}:{} ", entity.kind, entity.value);
+            let (kind, value) = (harmless(&entity.kind), harmless(&entity.value));
+            let _ = write!(text, "{kind}:{value} ");
         }
         text
     }
@@ -78,9 +80,10 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Parts of a message are separated by `;`, so no part has one.
+/// Parts of a message are separated by `;`, so no part has one; and what steers a terminal does not
+/// come to whoever prints the node.
 fn plain(message: &str) -> String {
-    message.replace(';', ".")
+    harmless(message).replace(';', ".")
 }
 
 /// The greatest place at or below `at` where the text can be cut.

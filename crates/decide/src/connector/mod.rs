@@ -13,6 +13,9 @@
 //!   writes nothing.
 
 mod message;
+mod steps;
+
+pub use steps::{Step, Trip, step_posts};
 
 #[cfg(test)]
 mod tests;

@@ -473,3 +473,33 @@ fn devices_of_an_event_are_printed_as_sent() {
         "NIC:mlx5_1 NICPort:1 Recommended Action=NONE;"
     );
 }
+
+#[test]
+fn nothing_that_steers_a_terminal_comes_into_a_condition_or_event() {
+    let mut event = HealthEvent {
+        agent: "a".into(),
+        check_name: "C".into(),
+        message: "one\u{1b}[2J two\u{202e}\nthree; four".into(),
+        error_codes: vec!["7\u{7}9".into()],
+        entities: vec![Entity::new("GP\u{200b}U", "0\r1")],
+        ..HealthEvent::default()
+    };
+    let post = event_post(&event, Limits::default(), Timestamp::UNIX_EPOCH).unwrap();
+    assert_eq!(
+        post.message,
+        "ErrorCode:79 GPU:01 one two three. four Recommended Action=NONE;"
+    );
+    event.is_fatal = true;
+    let entry = FaultEntry {
+        check: "C".into(),
+        seq: 1,
+        device: Device::new(event.entities.clone()),
+        code: event.error_codes[0].clone(),
+        fatal: true,
+        message: event.message.clone(),
+        action: event.recommended_action,
+        last_at: Timestamp::UNIX_EPOCH,
+    };
+    let message = unhealthy("C", &[&entry], Limits::default()).message;
+    assert_eq!(message, post.message);
+}

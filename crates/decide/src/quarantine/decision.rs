@@ -57,7 +57,7 @@ pub struct PermitRequest {
     pub check: String,
     /// Whether it queues with those that a delay or a reset held back.
     pub paced: bool,
-    /// When the incident opened: the place in that queue.
+    /// When its oldest open fault opened: the place in that queue.
     pub opened_at: Timestamp,
 }
 
@@ -92,6 +92,10 @@ pub enum Reason {
     DryRun,
     /// The node is protected.
     Protected,
+    /// The module is switched off.
+    Off,
+    /// Another program that takes nodes out runs in the cluster.
+    OtherQuarantine,
     /// The breaker withholds.
     BreakerWithholds(Bound),
     /// The first-action delay runs.
@@ -137,6 +141,8 @@ impl Reason {
             Self::PersonDrop(_) => "person_drop",
             Self::DryRun => "dry_run",
             Self::Protected => "protected_node",
+            Self::Off => "off",
+            Self::OtherQuarantine => "other_quarantine",
             Self::BreakerWithholds(_) => "breaker_withholds",
             Self::FirstActionDelay => "first_action_delay",
             Self::Paced => "paced",
@@ -171,6 +177,10 @@ impl fmt::Display for Reason {
             Self::PersonDrop(who) => write!(f, "{who} dropped the withheld cordon"),
             Self::DryRun => f.write_str("dry run: nothing is written"),
             Self::Protected => f.write_str("the node is protected: it is only observed"),
+            Self::Off => f.write_str("quarantine is switched off: nothing is written"),
+            Self::OtherQuarantine => f.write_str(
+                "another fault-quarantine runs in the cluster: nothing is written while it does",
+            ),
             Self::BreakerWithholds(bound) => {
                 write!(f, "the breaker's {} bound is reached", bound.as_str())
             }
@@ -205,7 +215,7 @@ pub enum Note {
     Blocked {
         /// Static name of the step: `open`, `release`, `write`, `clean_up`.
         step: &'static str,
-        /// Static name of what blocks: `dry_run`, `off`, `paused`, `opted_out`,
+        /// Static name of what blocks: `dry_run`, `off`, `other_quarantine`, `paused`, `opted_out`,
         /// `external_owner`, `agent_not_settled`, `held`; `owner_unknown` (marks like ours stay on
         /// the node, and nothing tells whose they are), `incident_unknown` (a cordon of ours of
         /// which the store knows nothing).

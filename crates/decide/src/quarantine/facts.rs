@@ -165,10 +165,26 @@ pub struct AgentFacts {
 pub enum Mode {
     /// Acts.
     Enforce,
+    /// Another program that takes nodes out runs in the cluster: records what it would do, and
+    /// writes nothing. Its marks have the same names, so that taking ours off could give back a
+    /// node which it keeps out.
+    Refused,
     /// Decides and records; writes nothing.
     DryRun,
-    /// Finishes what is under way; opens and releases nothing.
+    /// Switched off: records how writes that were under way ended, and does nothing else.
     Off,
+}
+
+impl Mode {
+    /// Static name of what keeps it from writing to nodes; none if it writes.
+    pub fn blocks(self) -> Option<&'static str> {
+        match self {
+            Self::Enforce => None,
+            Self::Refused => Some("other_quarantine"),
+            Self::DryRun => Some("dry_run"),
+            Self::Off => Some("off"),
+        }
+    }
 }
 
 /// What happens when a known controller uncordons a node of ours while it works.

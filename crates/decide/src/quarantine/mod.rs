@@ -10,11 +10,16 @@
 //!                  ▼                ▼ written    ▼                            ▼
 //!               Closed            Closed      Releasing (unknown) ──────► Closed
 //! ```
-//! - *Withheld*: the breaker, the first-action delay, or another node's turn. *Observed*: dry run,
-//!   a protected node, or dropped by a person. Both write nothing.
+//! - *Withheld*: the breaker, the first-action delay, another node's turn, or another program that
+//!   takes nodes out. *Observed*: dry run, a protected node, or dropped by a person. Both write
+//!   nothing.
 //! - *Applying*, *Releasing*: the write is stored as planned, its outcome unknown. The node alone
 //!   says whether it happened: its mark carries incident and version. After a failure or a restart
 //!   the node is looked at, and only else is the write repeated, with its tests.
+//! - A module that may not write any more (see [`Mode`]) looks at the node: a write that happened is
+//!   recorded; one that did not is not begun again. Of Applying becomes Withheld or Observed where
+//!   nothing is on the node, and Quarantined where marks of ours are. Releasing stays, until the
+//!   node shows a release that was late, or the module may write again.
 //! - Another UID under the name, or no node, closes the incident from every state.
 //!
 //! # Invariants (`tests`)
@@ -55,7 +60,9 @@ pub use facts::{
     MarkOrigin, Mode, NodeFacts, Policy, Request, RequestKind, TaintRead, View, WriteFeedback,
 };
 
-use health_event::incident::{CloseReason, Hold, Incident, QuarantineStatus};
+use health_event::incident::{
+    CloseReason, Hold, Incident, IncidentFault, QuarantineStatus, Withheld,
+};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long a hold that is over waits for its agent's report between two looks: short beside a
@@ -153,4 +160,29 @@ fn observed_only(view: &View<'_>, node: &NodeFacts) -> Option<Reason> {
     } else {
         None
     }
+}
+
+/// Where an incident waits of which nothing is on the node, if none of its writes may be begun.
+fn waits_instead(view: &View<'_>, node: &NodeFacts) -> Option<(QuarantineStatus, Reason)> {
+    if let Some(reason) = observed_only(view, node) {
+        return Some((QuarantineStatus::Observed, reason));
+    }
+    match view.policy.mode {
+        Mode::Refused => Some((
+            QuarantineStatus::Withheld(Withheld::OtherQuarantine),
+            Reason::OtherQuarantine,
+        )),
+        Mode::Off => Some((QuarantineStatus::Observed, Reason::Off)),
+        Mode::Enforce | Mode::DryRun => None,
+    }
+}
+
+/// When the oldest open fault of an incident opened; where there is none, the incident itself.
+pub fn oldest_fault(incident: &Incident, faults: &[FaultFacts]) -> Timestamp {
+    let opened = |fault: &IncidentFault| {
+        let fact = faults.iter().find(|fact| fact.id == fault.id);
+        fact.map_or(fault.joined_at, |fact| fact.first_at)
+    };
+    let oldest = incident.open_faults().map(opened).min();
+    oldest.unwrap_or(incident.opened_at)
 }

@@ -10,7 +10,7 @@ use super::facts::{
 };
 use super::joining::{self, blocked, candidates};
 use super::on_node::{self, MarkRead, OnNode};
-use super::{marks, observed_only, wake};
+use super::{marks, observed_only, oldest_fault, waits_instead, wake};
 use crate::breaker::Permit;
 
 pub(super) fn decide(view: &View<'_>, node: &NodeFacts, now: Timestamp) -> Decision {
@@ -98,11 +98,10 @@ fn clean_up(
 ) -> Decision {
     let mut notes = vec![Note::StrayMarks(why)];
     let mut write = None;
-    match (view.policy.mode, view.feedback) {
-        (Mode::DryRun, _) => notes.push(blocked("write", "dry_run")),
-        (Mode::Off, _) => notes.push(blocked("write", "off")),
-        (Mode::Enforce, WriteFeedback::InFlight | WriteFeedback::Accepted) => {}
-        (Mode::Enforce, WriteFeedback::Idle) => {
+    match (view.policy.mode.blocks(), view.feedback) {
+        (Some(by), _) => notes.push(blocked("write", by)),
+        (None, WriteFeedback::InFlight | WriteFeedback::Accepted) => {}
+        (None, WriteFeedback::Idle) => {
             write = Some(marks::take_off(
                 view,
                 node,
@@ -119,6 +118,10 @@ fn clean_up(
         ..Decision::default()
     }
 }
+
+/// What a person is told who asks for a write that is not begun.
+pub(super) const OTHER_QUARANTINE: &str = "another fault-quarantine runs in the cluster, and both would write the same marks; remove it, or \
+     use kubectl";
 
 fn person(
     view: &View<'_>,
@@ -138,8 +141,12 @@ fn person(
             return refused("the node has no open incident; there is nothing to end");
         }
     }
-    if view.policy.mode == Mode::Off {
-        return refused("quarantine is off; switch it on, or cordon the node with kubectl");
+    match view.policy.mode {
+        Mode::Enforce | Mode::DryRun => {}
+        Mode::Off => {
+            return refused("quarantine is off; switch it on, or cordon the node with kubectl");
+        }
+        Mode::Refused => return refused(OTHER_QUARANTINE),
     }
     let mut incident = blank(view, node, now);
     incident.held_by = Some(request.actor.clone());
@@ -166,8 +173,8 @@ fn open(
     let mut incident = blank(view, node, now);
     incident.opened_seq = first.seq;
     joining::refresh(view, &mut incident, faults, now);
-    if let Some(reason) = observed_only(view, node) {
-        return placed(incident, QuarantineStatus::Observed, reason);
+    if let Some((to, reason)) = waits_instead(view, node) {
+        return placed(incident, to, reason);
     }
     if let Some(until) = view.policy.first_action_until.filter(|until| now < *until) {
         let to = QuarantineStatus::Withheld(Withheld::FirstAction { until });
@@ -181,7 +188,7 @@ fn open(
     };
     match view.permit {
         None => Decision {
-            ask: Some(ask(node, &incident, false)),
+            ask: Some(ask(view, node, &incident, false)),
             ..Decision::default()
         },
         Some(Permit::Taken) => applying(view, node, on, incident, None, reason, now),
@@ -197,7 +204,12 @@ fn open(
 }
 
 /// The permit that an incident needs.
-pub(super) fn ask(node: &NodeFacts, incident: &Incident, paced: bool) -> PermitRequest {
+pub(super) fn ask(
+    view: &View<'_>,
+    node: &NodeFacts,
+    incident: &Incident,
+    paced: bool,
+) -> PermitRequest {
     let oldest = incident.open_faults().min_by_key(|f| (f.joined_at, f.seq));
     let rule = oldest
         .and_then(|f| f.rules.first())
@@ -209,7 +221,7 @@ pub(super) fn ask(node: &NodeFacts, incident: &Incident, paced: bool) -> PermitR
         rule: rule.to_owned(),
         check: check.to_owned(),
         paced,
-        opened_at: incident.opened_at,
+        opened_at: oldest_fault(incident, view.faults),
     }
 }
 

@@ -79,6 +79,7 @@ fn incidents_survive_in_every_state() {
             until: Timestamp::MAX,
         }),
         QuarantineStatus::Withheld(Withheld::Pace),
+        QuarantineStatus::Withheld(Withheld::OtherQuarantine),
         QuarantineStatus::Observed,
         QuarantineStatus::Applying,
         QuarantineStatus::Quarantined,

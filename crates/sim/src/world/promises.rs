@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use decide::quarantine::{Decision, FaultFacts, Mode, NodeWrite, Policy, Reason, WriteKind};
+use decide::quarantine::{Decision, FaultFacts, Mode, NodeWrite, Policy, WriteKind};
 use health_event::BootId;
 use health_event::incident::{CloseReason, Incident, IncidentFault, QuarantineStatus};
 
@@ -37,7 +37,7 @@ pub enum Broken {
     NotAsBefore,
     /// A person's uncordon is answered by a cordon for the same faults.
     PersonOverruled,
-    /// Something is written in dry run, or to a protected node.
+    /// Something is written in a mode that writes nothing, or to a protected node.
     WroteInDryRun,
     /// A module that is off opens an incident.
     OpenedWhileOff,
@@ -71,7 +71,9 @@ pub(super) struct Judged<'a> {
 pub(super) fn of_decision(judged: &Judged<'_>) -> Option<Broken> {
     let site = &judged.world.sites[judged.node];
     let after = judged.decision.incident.as_ref();
+    let opens = site.incident.is_none() && after.is_some();
     let checks = [
+        (opens && judged.policy.mode == Mode::Off).then_some(Broken::OpenedWhileOff),
         of_record(site, after),
         after.and_then(|after| of_release(site, judged.decision, after)),
         judged
@@ -195,7 +197,7 @@ fn takes_out(write: &NodeWrite) -> bool {
 
 fn of_write(judged: &Judged<'_>, site: &Site, write: &NodeWrite) -> Option<Broken> {
     let protected = judged.policy.protected_nodes.contains(&write.node);
-    if judged.policy.mode == Mode::DryRun || protected {
+    if judged.policy.mode.blocks().is_some() || protected {
         return Some(Broken::WroteInDryRun);
     }
     let stored = judged
@@ -203,13 +205,6 @@ fn of_write(judged: &Judged<'_>, site: &Site, write: &NodeWrite) -> Option<Broke
         .incident
         .as_ref()
         .or(site.incident.as_deref());
-    let opens = matches!(
-        judged.decision.transition.as_ref().map(|t| &t.reason),
-        Some(Reason::FaultMatched { .. })
-    );
-    if opens && judged.policy.mode == Mode::Off {
-        return Some(Broken::OpenedWhileOff);
-    }
     // A node that waits for its agent's word keeps what it has: that takes nothing more out.
     let keeps =
         write.kind == WriteKind::Update && write.unschedulable.is_none() && write.taints.is_none();

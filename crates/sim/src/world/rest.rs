@@ -88,6 +88,15 @@ fn stays_for_a_reason(
     incident: &Incident,
 ) -> bool {
     let mode = world.acting(setup);
+    // What is switched off looks at nothing that is at rest.
+    if mode == Mode::Off
+        && !matches!(
+            incident.quarantine,
+            QuarantineStatus::Applying | QuarantineStatus::Releasing(_)
+        )
+    {
+        return true;
+    }
     let wanted = incident.held_by.is_some() || has_open_fault(site, incident);
     match &incident.quarantine {
         QuarantineStatus::Quarantined => {
@@ -99,8 +108,8 @@ fn stays_for_a_reason(
             (marked && (wanted || waits) && carries_what_it_asks(setup, site, node, incident))
                 || !free
         }
-        QuarantineStatus::Applying => node.facts.paused || mode != Mode::Enforce,
-        QuarantineStatus::Releasing(_) => mode == Mode::DryRun,
+        QuarantineStatus::Applying => node.facts.paused && mode == Mode::Enforce,
+        QuarantineStatus::Releasing(_) => mode != Mode::Enforce,
         QuarantineStatus::Observed => wanted,
         QuarantineStatus::Withheld(why) => {
             let blocked = node.facts.paused || node.facts.opted_out || mode != Mode::Enforce;
@@ -124,6 +133,7 @@ fn must_wait(setup: &Setup, world: &World, site: &Site, why: &Withheld) -> bool 
     let now = world.now(setup);
     match why {
         Withheld::FirstAction { until } => now < *until,
+        Withheld::OtherQuarantine => world.acting(setup) == Mode::Refused,
         Withheld::Breaker(_) => world
             .breaker
             .pools

@@ -12,7 +12,7 @@ use super::facts::{Annotation, Mode, NodeFacts, Request, RequestKind, View, Writ
 use super::joining::{blocked, candidates, hold_open_faults, refresh};
 use super::on_node::{self, MarkRead, OnNode};
 use super::opening::{applying, applying_marks};
-use super::{later, marks, moved, observed_only, wake};
+use super::{later, marks, moved, observed_only, waits_instead, wake};
 
 pub(super) fn decide(
     view: &View<'_>,
@@ -167,7 +167,9 @@ impl Look<'_> {
         // Off does not refresh the incident, and yet takes no node out for what has closed.
         let is_open = |id: &FaultId| self.view.faults.iter().any(|f| f.id == *id);
         let over = next.held_by.is_none() && !next.open_faults().any(|f| is_open(&f.id));
-        let mut decision = if let Some(request) = cancelled {
+        let mut decision = if let Some((to, reason)) = waits_instead(self.view, self.node) {
+            self.unwritten(&next, over, to, reason)
+        } else if let Some(request) = cancelled {
             let reason = Reason::PersonCancel(request.actor.clone());
             let mut decision = self.undo(&next, CloseReason::CancelledByPerson, reason);
             self.hold_all(&mut decision, &request.actor, self.hold_end());
@@ -177,8 +179,6 @@ impl Look<'_> {
             decision
         } else if over {
             self.over(next)
-        } else if let Some(reason) = observed_only(self.view, self.node) {
-            self.withdraw(&next, reason)
         } else {
             let wanted = marks::plan(self.view, self.node, &self.on, &next);
             self.write_again(next, wanted)
@@ -200,61 +200,68 @@ impl Look<'_> {
         decision
     }
 
+    /// Whether the node carries marks of this incident, of whatever version. Marks that are known to
+    /// be ours are there even if somebody took our annotations off; those of another incident are
+    /// looked at once this one is over.
+    fn is_marked(&self) -> bool {
+        let others = matches!(self.on.mark, MarkRead::Ours(_)) && !self.incident.marks_observed;
+        self.on.carries(self.incident).is_some() || !(self.on.marks_nothing() || others)
+    }
+
+    /// What is there of this incident, as it records it.
+    fn marks_there(&self) -> Marks {
+        let before = self.incident.marks_before.as_ref();
+        let reasons = before.unwrap_or(&self.incident.marks).reasons.clone();
+        self.on.marks(reasons)
+    }
+
     /// Every fault closed while a change of the marks is under way.
     fn over(&self, next: Incident) -> Decision {
-        let known = self.incident.marks_observed && !self.on.marks_nothing();
-        let is_out = known || self.on.carries(self.incident).is_some();
-        let blocker = match self.view.policy.mode {
-            Mode::Enforce if is_out => self.release_blocker(&next),
-            Mode::Enforce | Mode::DryRun | Mode::Off => None,
-        };
-        let Some(by) = blocker else {
+        let blocker = self.is_marked().then(|| self.release_blocker(&next));
+        let Some(by) = blocker.flatten() else {
             return self.undo(&next, CloseReason::Recovered, Reason::Recovered);
         };
         // The node stays out as it is; the write makes one that is late fail.
-        let before = self.incident.marks_before.as_ref();
-        let reasons = before.unwrap_or(&self.incident.marks).reasons.clone();
-        let mut decision = self.write_again(next, self.on.marks(reasons));
+        let mut decision = self.write_again(next, self.marks_there());
         decision.notes.push(blocked("release", by));
         decision
     }
 
     /// Takes off what an earlier write may have put on, or closes if nothing is there.
     fn undo(&self, next: &Incident, why: CloseReason, reason: Reason) -> Decision {
-        // Marks that are known to be ours are there even if somebody took our annotations off. Those
-        // of another incident are looked at once this one is over.
-        let others = matches!(self.on.mark, MarkRead::Ours(_)) && !self.incident.marks_observed;
-        let nothing = self.on.marks_nothing() || others;
-        if self.on.carries(self.incident).is_none() && nothing {
+        if !self.is_marked() {
             return self.close(next, why, reason);
-        }
-        let blocker = match self.view.policy.mode {
-            Mode::DryRun => Some("dry_run"),
-            Mode::Off if why == CloseReason::Recovered => Some("off"),
-            Mode::Off | Mode::Enforce => None,
-        };
-        if let Some(by) = blocker {
-            return Decision {
-                notes: vec![blocked("release", by)],
-                ..Decision::default()
-            };
         }
         self.release(next, why, reason)
     }
 
-    /// The mode changed under a write that is not on the node: it is not begun again.
-    fn withdraw(&self, next: &Incident, reason: Reason) -> Decision {
-        if self.on.carries(self.incident).is_some() {
-            let notes = vec![blocked("write", reason.code())];
-            return Decision {
-                notes,
-                ..Decision::default()
-            };
+    /// Nothing may be written any more, and the node does not show the write that was under way: it
+    /// is not begun again. A late one is noticed all the same.
+    fn unwritten(
+        &self,
+        next: &Incident,
+        over: bool,
+        to: QuarantineStatus,
+        reason: Reason,
+    ) -> Decision {
+        if self.is_marked() {
+            return self.stays_out(next.clone(), reason);
+        }
+        if over {
+            return self.close(next, CloseReason::Recovered, Reason::Recovered);
         }
         Decision {
             give_back: true,
-            ..self.move_to(next, QuarantineStatus::Observed, reason)
+            ..self.move_to(next, to, reason)
         }
+    }
+
+    /// The change that was under way is not begun again: the node keeps the marks that it has.
+    fn stays_out(&self, mut next: Incident, reason: Reason) -> Decision {
+        next.marks = self.marks_there();
+        next.marks_before = None;
+        next.marks_observed = true;
+        self.move_to(&next, QuarantineStatus::Quarantined, reason)
     }
 
     fn write_again(&self, next: Incident, wanted: Marks) -> Decision {
@@ -319,11 +326,8 @@ impl Look<'_> {
     }
 
     fn cannot_write(&self) -> Option<Note> {
-        match self.view.policy.mode {
-            Mode::Enforce => None,
-            Mode::DryRun => Some(blocked("write", "dry_run")),
-            Mode::Off => Some(blocked("write", "off")),
-        }
+        let by = self.view.policy.mode.blocks()?;
+        Some(blocked("write", by))
     }
 
     // Quarantined: our marks were seen on the node.
@@ -426,19 +430,18 @@ impl Look<'_> {
             decision.wake_at = Some(self.now);
             return decision;
         }
-        if let Some(note) = self.cannot_write()
-            && self.view.policy.mode == Mode::DryRun
-        {
-            let notes = vec![note];
-            return Decision {
-                notes,
-                ..Decision::default()
-            };
-        }
         match self.view.feedback {
-            WriteFeedback::InFlight | WriteFeedback::Accepted => Decision::default(),
-            WriteFeedback::Idle => Decision {
+            WriteFeedback::InFlight | WriteFeedback::Accepted => return Decision::default(),
+            WriteFeedback::Idle => {}
+        }
+        match self.cannot_write() {
+            None => Decision {
                 write: Some(self.take_off(why)),
+                ..Decision::default()
+            },
+            // It is not begun again, and may still arrive: only the node tells.
+            Some(note) => Decision {
+                notes: vec![note],
                 ..Decision::default()
             },
         }

@@ -4,7 +4,6 @@ use health_event::incident::{CloseReason, Incident};
 
 use super::Look;
 use crate::quarantine::decision::{Decision, Reason};
-use crate::quarantine::facts::Mode;
 use crate::quarantine::joining::blocked;
 use crate::quarantine::later;
 
@@ -13,11 +12,8 @@ const NOT_SETTLED: &str = "agent not settled";
 
 impl Look<'_> {
     pub(super) fn recovered(&self, mut next: Incident, changed: bool) -> Decision {
-        let blocker = match self.view.policy.mode {
-            Mode::DryRun => Some("dry_run"),
-            Mode::Off => Some("off"),
-            Mode::Enforce => self.release_blocker(&next),
-        };
+        let mode = self.view.policy.mode.blocks();
+        let blocker = mode.or_else(|| self.release_blocker(&next));
         let Some(by) = blocker else {
             return self.release(&next, CloseReason::Recovered, Reason::Recovered);
         };

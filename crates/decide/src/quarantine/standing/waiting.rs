@@ -9,7 +9,7 @@ use crate::quarantine::decision::{Decision, Reason};
 use crate::quarantine::facts::{Mode, Request, RequestKind};
 use crate::quarantine::joining::{blocked, candidates};
 use crate::quarantine::opening::{self, ask};
-use crate::quarantine::{observed_only, wake};
+use crate::quarantine::{observed_only, waits_instead, wake};
 
 impl Look<'_> {
     pub(super) fn waiting(&self, withheld: Option<&Withheld>) -> Decision {
@@ -38,18 +38,17 @@ impl Look<'_> {
 
     fn start(&self, next: &mut Incident, changed: bool, withheld: Option<&Withheld>) -> Decision {
         let (view, node) = (self.view, self.node);
-        if let Some(reason) = observed_only(view, node) {
-            if withheld.is_none() {
+        if let Some((to, reason)) = waits_instead(view, node) {
+            // What is switched off changes nothing that is at rest.
+            if self.incident.quarantine == to || view.policy.mode == Mode::Off {
                 return self.kept(next.clone(), changed);
             }
             return Decision {
                 give_back: true,
-                ..self.move_to(next, QuarantineStatus::Observed, reason)
+                ..self.move_to(next, to, reason)
             };
         }
-        let block = if view.policy.mode == Mode::Off {
-            Some("off")
-        } else if node.opted_out {
+        let block = if node.opted_out {
             Some("opted_out")
         } else if node.paused {
             Some("paused")
@@ -94,10 +93,13 @@ impl Look<'_> {
             None => {
                 let paced = match withheld {
                     Some(Withheld::Breaker(_)) => false,
-                    Some(Withheld::FirstAction { .. } | Withheld::Pace) | None => true,
+                    Some(
+                        Withheld::FirstAction { .. } | Withheld::Pace | Withheld::OtherQuarantine,
+                    )
+                    | None => true,
                 };
                 return Decision {
-                    ask: Some(ask(self.node, next, paced)),
+                    ask: Some(ask(self.view, self.node, next, paced)),
                     ..Decision::default()
                 };
             }
@@ -117,6 +119,9 @@ impl Look<'_> {
     fn person_on_waiting(&self, mut next: Incident, request: &Request) -> Decision {
         let actor = request.actor.clone();
         let mut decision = match request.kind {
+            RequestKind::Hold if self.view.policy.mode == Mode::Refused => {
+                return Self::refused(opening::OTHER_QUARANTINE);
+            }
             RequestKind::Hold => {
                 next.held_by = Some(actor.clone());
                 if observed_only(self.view, self.node).is_some() {

@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 
 use super::world::{World, at, clean_node, event, forced, healthy, rule_set, taint, xid_taint};
 use crate::breaker::Cause;
-use crate::quarantine::{Annotation, Cooperator, CooperatorPolicy, Note, RequestKind};
+use crate::quarantine::{Annotation, Cooperator, CooperatorPolicy, Mode, Note, RequestKind};
 
 const XID: &str = "GpuXidError";
 
@@ -452,4 +452,22 @@ fn forced_faults_cordon_without_a_rule() {
     assert!(world.is_cordoned());
     world.say(healthy("Any", "GPU 0", ""));
     assert!(!world.is_cordoned());
+}
+
+#[test]
+fn the_place_in_the_queue_is_the_age_of_the_oldest_open_fault() {
+    let mut world = World::xid();
+    world.policy.mode = Mode::Off;
+    world.say(event(XID, "GPU 0", ""));
+    assert_eq!(world.status(), "none");
+    // Switched on an hour later: the incident is new, its fault is not.
+    world.now = at(3_600);
+    world.policy.mode = Mode::Enforce;
+    world.pool_size = 1;
+    let other = NodeName::new("other").unwrap();
+    world.breaker.count("gpu", &other, Cause::default());
+    world.say(event(XID, "GPU 1", ""));
+    assert_eq!(world.incident.as_ref().unwrap().opened_at, at(3_600));
+    let name = NodeName::new("n1").unwrap();
+    assert_eq!(world.breaker.pools["gpu"].waiting[&name].since, at(0));
 }

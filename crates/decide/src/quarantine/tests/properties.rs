@@ -55,7 +55,9 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => Just(Step::ForeignTaint),
         1 => proptest::sample::select(requests.to_vec()).prop_map(Step::Request),
         1 => any::<bool>().prop_map(Step::OptOut),
-        1 => proptest::sample::select(vec![Mode::Enforce, Mode::DryRun, Mode::Off])
+        1 => proptest::sample::select(vec![
+            Mode::Enforce, Mode::Refused, Mode::DryRun, Mode::Off,
+        ])
             .prop_map(Step::Mode),
         1 => Just(Step::Reset),
     ]
@@ -189,6 +191,8 @@ proptest! {
             let request = matches!(step, Step::Request(_));
             let before = (world.writes.len(), world.transitions.len());
             take(&mut world, step);
+            let may_write = world.policy.mode == Mode::Enforce;
+            prop_assert!(may_write || world.writes.len() == before.0);
             for write in &world.writes[before.0..] {
                 let acts = matches!(write.kind, WriteKind::Apply | WriteKind::Update);
                 let incidents = world.over.iter().chain(&world.incident);

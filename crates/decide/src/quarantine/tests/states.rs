@@ -249,15 +249,145 @@ fn the_node_opts_out() {
 
 #[test]
 fn the_module_is_switched_off() {
+    // Nothing is written: what did not happen ends as if it had not been begun.
     let safe = [
         "none",
         "Withheld",
         "Observed",
+        "Observed",
         "Quarantined C",
-        "Quarantined C",
-        "none",
+        "Releasing C",
     ];
     table("off", |w| w.policy.mode = Mode::Off, safe);
+}
+
+#[test]
+fn another_quarantine_appears() {
+    let refused = [
+        "none",
+        "Withheld",
+        "Withheld",
+        "Withheld",
+        "Quarantined C",
+        "Releasing C",
+    ];
+    table("refused", |w| w.policy.mode = Mode::Refused, refused);
+}
+
+/// The modes that write nothing.
+const IDLE: [Mode; 3] = [Mode::Refused, Mode::DryRun, Mode::Off];
+
+#[test]
+fn a_module_that_may_not_write_any_more_records_what_happened_and_writes_nothing() {
+    for mode in IDLE {
+        // The write happened, and its answer was lost.
+        for (state, want) in [("Applying", "Quarantined"), ("Releasing", "none")] {
+            let mut world = in_state(state);
+            world.step();
+            world.policy.mode = mode;
+            let writes = world.writes.len();
+            world.settle();
+            assert_eq!(
+                (world.status(), world.writes.len()),
+                (want, writes),
+                "{mode:?}"
+            );
+        }
+        // It did not happen, and what it was for is over.
+        let mut world = in_state("Applying");
+        world.policy.mode = mode;
+        let writes = world.writes.len();
+        world.say(healthy(XID, "GPU 0", ""));
+        assert_eq!(
+            (world.status(), world.writes.len()),
+            ("none", writes),
+            "{mode:?}"
+        );
+    }
+}
+
+#[test]
+fn what_did_not_happen_is_done_once_the_module_may_write_again() {
+    for mode in IDLE {
+        for (state, want) in [("Applying", "Quarantined"), ("Releasing", "none")] {
+            let mut world = in_state(state);
+            world.policy.mode = mode;
+            world.settle();
+            world.policy.mode = Mode::Enforce;
+            world.settle();
+            assert_eq!(world.status(), want, "{mode:?} in {state}");
+            assert_eq!(world.is_cordoned(), want == "Quarantined", "{mode:?}");
+        }
+    }
+}
+
+#[test]
+fn a_change_of_the_marks_that_did_not_happen_leaves_those_from_before() {
+    for mode in IDLE {
+        let mut world = in_state("Quarantined");
+        world.configs.push(super::world::rule_set(
+            "second",
+            "event.checkName == 'Second'",
+            false,
+            Some(super::world::taint("second", "true", "NoSchedule")),
+        ));
+        let before = world.node().clone();
+        let marks = world.incident.as_ref().unwrap().marks.clone();
+        world.lose_writes = true;
+        world.say(event("Second", "GPU 1", ""));
+        world.lose_writes = false;
+        assert_eq!(world.status(), "Applying");
+        world.policy.mode = mode;
+        world.settle();
+        let incident = world.incident.as_ref().unwrap();
+        assert_eq!(
+            (world.status(), &incident.marks),
+            ("Quarantined", &marks),
+            "{mode:?}"
+        );
+        assert_eq!(world.node(), &before);
+        world.policy.mode = Mode::Enforce;
+        world.settle();
+        assert_eq!(world.incident.as_ref().unwrap().marks.taints.len(), 2);
+    }
+}
+
+#[test]
+fn a_release_that_was_begun_waits_and_is_known_by_the_node_if_it_was_late() {
+    for mode in IDLE {
+        let mut world = in_state("Quarantined");
+        world.lose_writes = true;
+        world.ask(RequestKind::Cancel);
+        world.lose_writes = false;
+        let mut late = world.clone();
+        late.step();
+        world.policy.mode = mode;
+        world.settle();
+        assert_eq!((world.status(), world.is_cordoned()), ("Releasing", true));
+        let mut later = world.clone();
+        later.policy.mode = Mode::Enforce;
+        later.settle();
+        assert_eq!((later.status(), later.is_cordoned()), ("none", false));
+        world.node = late.node;
+        world.settle();
+        assert_eq!((world.status(), world.holds.len()), ("none", 1), "{mode:?}");
+    }
+}
+
+#[test]
+fn while_another_quarantine_runs_a_persons_hold_is_refused_and_its_end_taken() {
+    let mut world = World::xid();
+    world.policy.mode = Mode::Refused;
+    world.say(event(XID, "GPU 0", ""));
+    assert_eq!(
+        world.incident.as_ref().unwrap().quarantine,
+        QuarantineStatus::Withheld(Withheld::OtherQuarantine)
+    );
+    world.ask(RequestKind::Hold);
+    assert_eq!(world.incident.as_ref().unwrap().held_by, None);
+    assert!(world.request.is_none() && world.writes.is_empty());
+    world.ask(RequestKind::Cancel);
+    assert_eq!(world.status(), "none");
 }
 
 #[test]

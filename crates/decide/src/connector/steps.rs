@@ -1,0 +1,192 @@
+//! Core/v1 Events for what the quarantine does not do: nodes that it withholds, and the trip of a
+//! breaker.
+
+use jiff::Timestamp;
+use k8s_api::names;
+
+use super::EventPost;
+
+/// Longest text that is taken over, in bytes; the API server takes 1,024 in all.
+const TEXT: usize = 160;
+
+/// A step of the audit trail, as far as an Event needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// Node.
+    pub node: &'a str,
+    /// Whether the incident waits after it, although the node should be out.
+    pub withheld: bool,
+    /// Code of its reason, see [`crate::quarantine::Reason::code`].
+    pub reason: &'a str,
+    /// The same for people.
+    pub text: &'a str,
+    /// The trip of a breaker that came with it.
+    pub trip: Option<Trip<'a>>,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A trip, as it was stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trip<'a> {
+    /// Pool.
+    pub pool: &'a str,
+    /// `level` or `rate`.
+    pub bound: &'a str,
+    /// Rule set with the largest share.
+    pub rule: &'a str,
+    /// Check with the largest share.
+    pub check: &'a str,
+    /// Nodes of the largest share.
+    pub share: u64,
+    /// Nodes counted.
+    pub counted: u64,
+}
+
+/// The Events that a step makes, on its node. A step that only changes an incident's faults makes
+/// none.
+pub fn step_posts(step: &Step<'_>) -> Vec<EventPost> {
+    const WITHHOLD: [&str; 4] = [
+        "breaker_withholds",
+        "first_action_delay",
+        "paced",
+        "other_quarantine",
+    ];
+    let mut posts = Vec::new();
+    if let Some(trip) = &step.trip {
+        posts.push(post(step, names::BREAKER_TRIPPED, tripped(trip)));
+    }
+    if step.withheld && WITHHOLD.contains(&step.reason) {
+        let text = cut(step.text);
+        let message = format!(
+            "not taken out of service: {text}; `warden explain {}` tells more",
+            step.node
+        );
+        posts.push(post(step, names::QUARANTINE_WITHHELD, message));
+    }
+    posts
+}
+
+fn tripped(trip: &Trip<'_>) -> String {
+    let (pool, bound) = (cut(trip.pool), trip.bound);
+    let largest = match (trip.share, trip.rule, trip.check) {
+        (0, ..) | (_, "", "") => String::new(),
+        (share, rule, check) => format!(
+            ", {share} of them by rule set {} on check {}",
+            cut(rule),
+            cut(check)
+        ),
+    };
+    format!(
+        "the {bound} bound of pool {pool} is reached: {} nodes counted{largest}. No further node of \
+         the pool is taken out until `warden breaker reset --pool {pool}`; recoveries go on",
+        trip.counted
+    )
+}
+
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT)]
+}
+
+fn post(step: &Step<'_>, reason: &str, message: String) -> EventPost {
+    EventPost {
+        node: step.node.to_owned(),
+        kind: "Warning".to_owned(),
+        reason: reason.to_owned(),
+        message,
+        component: names::FIELD_MANAGER.text.to_owned(),
+        at: step.at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(reason: &'static str) -> Step<'static> {
+        Step {
+            node: "gpu-1",
+            withheld: true,
+            reason,
+            text: "the breaker's level bound is reached",
+            trip: None,
+            at: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn what_is_withheld_is_told_on_its_node_and_nothing_else_is() {
+        let posts = step_posts(&step("breaker_withholds"));
+        assert_eq!(posts.len(), 1);
+        assert_eq!(
+            (posts[0].node.as_str(), posts[0].reason.as_str()),
+            ("gpu-1", "QuarantineWithheld")
+        );
+        assert_eq!(
+            posts[0].message,
+            "not taken out of service: the breaker's level bound is reached; `warden explain gpu-1` \
+             tells more"
+        );
+        assert!(step_posts(&step("faults_change")).is_empty());
+        let taken = Step {
+            withheld: false,
+            ..step("permitted")
+        };
+        assert!(step_posts(&taken).is_empty());
+    }
+
+    #[test]
+    fn a_trip_names_the_rule_and_check_with_the_largest_share_first() {
+        let whole = Trip {
+            pool: "gpu",
+            bound: "level",
+            rule: "R",
+            check: "C",
+            share: 3,
+            counted: 4,
+        };
+        let tripping = |trip: Trip<'static>| Step {
+            trip: Some(trip),
+            ..step("breaker_withholds")
+        };
+        let posts = step_posts(&tripping(whole.clone()));
+        assert_eq!(posts.len(), 2);
+        assert_eq!(posts[0].reason, "BreakerTripped");
+        assert_eq!(
+            posts[0].message,
+            "the level bound of pool gpu is reached: 4 nodes counted, 3 of them by rule set R on \
+             check C. No further node of the pool is taken out until `warden breaker reset --pool \
+             gpu`; recoveries go on"
+        );
+        let none = Trip {
+            share: 0,
+            rule: "",
+            check: "",
+            ..whole
+        };
+        assert!(!step_posts(&tripping(none))[0].message.contains("of them"));
+    }
+
+    #[test]
+    fn no_text_makes_a_message_that_the_api_server_refuses() {
+        let long = "ä".repeat(2_000);
+        let trip = Trip {
+            pool: &long,
+            bound: "level",
+            rule: &long,
+            check: &long,
+            share: 1,
+            counted: 1,
+        };
+        let long_name = "n".repeat(253);
+        let step = Step {
+            node: &long_name,
+            text: &long,
+            trip: Some(trip),
+            ..step("paced")
+        };
+        for post in step_posts(&step) {
+            assert!(post.message.len() <= 1_024, "{}", post.message.len());
+        }
+    }
+}

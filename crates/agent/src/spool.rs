@@ -467,8 +467,13 @@ fn commit(
         }
     }
     for (after, limit, answer) in reads {
-        let events = database.read(after, limit);
-        damaged |= events.as_ref().is_err_and(SpoolError::is_damage);
+        let read = database.read(after, limit);
+        damaged |= read.as_ref().is_err_and(SpoolError::is_damage);
+        let events = read.map(|(events, gaps)| {
+            let lost = gaps.into_iter();
+            lost.for_each(|(id, gap)| tell(done, Done::Dropped(Some(id), gap)));
+            events
+        });
         // Nobody waits any longer if the agent is stopping.
         let _ = answer.send(events);
     }

@@ -43,6 +43,9 @@ const SCHEMA: &str = "
     ) WITHOUT ROWID;
 ";
 
+/// Gaps, and where each is noted until it is told.
+type Noted = Vec<(i64, Gap)>;
+
 /// The open spool file. Holds the folder's lock.
 #[derive(Debug)]
 pub struct Database {
@@ -124,19 +127,40 @@ impl Database {
             .map_err(|source| self.error("written", source))
     }
 
-    /// The next events after a number.
-    pub(super) fn read(&self, after: u64, limit: usize) -> Result<Vec<HealthEvent>, SpoolError> {
-        let read = || {
-            let mut statement = self.connection.prepare_cached(
-                "SELECT body FROM events WHERE number > ?1 ORDER BY number LIMIT ?2",
-            )?;
-            let bodies = statement.query_map(params![sql(after), sql(limit as u64)], |row| {
-                row.get::<_, Vec<u8>>(0)
-            })?;
-            bodies.collect::<Result<Vec<_>, _>>()
-        };
-        let bodies = read().map_err(|source| self.error("read", source))?;
-        Ok(bodies.iter().filter_map(|body| decoded(body)).collect())
+    /// The next events after a number. One that can't be read any more is taken out, and the gap is
+    /// noted with it; fewer than `limit` means that there are no more.
+    pub(super) fn read(
+        &mut self,
+        after: u64,
+        limit: usize,
+    ) -> Result<(Vec<HealthEvent>, Noted), SpoolError> {
+        let mut gaps = Vec::new();
+        loop {
+            let rows = self
+                .rows(after, limit)
+                .map_err(|source| self.error("read", source))?;
+            let (mut events, mut unreadable) = (Vec::with_capacity(rows.len()), Vec::new());
+            for (number, body) in rows {
+                match decoded(&body) {
+                    Some(event) => events.push(event),
+                    None => unreadable.push(number),
+                }
+            }
+            if unreadable.is_empty() {
+                return Ok((events, gaps));
+            }
+            gaps.extend(self.lose(&unreadable, "spool", "the disk gave back what is no event")?);
+        }
+    }
+
+    fn rows(&self, after: u64, limit: usize) -> rusqlite::Result<Vec<(i64, Vec<u8>)>> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT number, body FROM events WHERE number > ?1 ORDER BY number LIMIT ?2",
+        )?;
+        let rows = statement.query_map(params![sql(after), sql(limit as u64)], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+        rows.collect()
     }
 
     /// How full it is.
@@ -177,7 +201,7 @@ impl Database {
         held: u64,
         below: u64,
         why: &str,
-    ) -> Result<Vec<(i64, Gap)>, SpoolError> {
+    ) -> Result<Noted, SpoolError> {
         let dropped = self.dropped;
         let connection = &mut self.connection;
         let mut run = || {
@@ -196,13 +220,22 @@ impl Database {
     }
 
     /// Takes out an event that the controller refused, and notes the gap with it.
-    pub(super) fn refuse(&mut self, number: u64, why: &str) -> Result<Vec<(i64, Gap)>, SpoolError> {
+    pub(super) fn refuse(&mut self, number: u64, why: &str) -> Result<Noted, SpoolError> {
+        self.lose(&[sql(number)], "refused", why)
+    }
+
+    /// Takes out events and notes the gap with them.
+    fn lose(
+        &mut self,
+        numbers: &[i64],
+        source: &'static str,
+        why: &str,
+    ) -> Result<Noted, SpoolError> {
         let dropped = self.dropped;
         let connection = &mut self.connection;
         let mut run = || {
             let transaction = connection.transaction()?;
-            let numbers = [sql(number)];
-            let (count, gaps) = take_out(&transaction, &numbers, "refused", why, dropped)?;
+            let (count, gaps) = take_out(&transaction, numbers, source, why, dropped)?;
             transaction.commit()?;
             Ok((count, gaps))
         };
@@ -446,12 +479,12 @@ fn faults(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<Assertion>> {
     Ok(faults)
 }
 
-/// A stored event; a damaged one is left out and said.
+/// A stored event, if it is one; else that is said in the log.
 pub(super) fn decoded(body: &[u8]) -> Option<HealthEvent> {
     match wire::decode_body(body) {
         Ok(event) => Some(event),
         Err(error) => {
-            tracing::error!(%error, "spool holds bytes that are no event; they are left out");
+            tracing::error!(%error, "spool holds bytes that are no event");
             None
         }
     }

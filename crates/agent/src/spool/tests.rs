@@ -279,3 +279,32 @@ async fn no_position_passes_an_event_whose_write_failed() {
     assert_eq!(stored.position, at(3));
     thread.close();
 }
+
+#[tokio::test]
+async fn an_event_that_the_disk_garbled_leaves_a_gap_record_and_holds_nothing_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let (done, mut outcomes) = unbounded_channel();
+    let (spool, thread, _) = Spool::open(folder.path(), 1 << 20, done).unwrap();
+    let mut rows: Vec<Row> = (1..=3).map(|n| row(&event("79", n, true), n)).collect();
+    rows[1].body = vec![0xff; 64];
+    spool
+        .write(Write {
+            rows,
+            ..Write::default()
+        })
+        .unwrap();
+    let read = spool.read(0, 2).await.unwrap();
+    assert_eq!(read.len(), 2, "fewer would mean that there are no more");
+    let gap = loop {
+        if let Done::Dropped(Some(_), gap) = outcomes.recv().await.unwrap() {
+            break gap;
+        }
+    };
+    assert_eq!(
+        (gap.source, gap.count, gap.from, gap.to),
+        ("spool", 1, 2, 2)
+    );
+    assert_eq!(spool.read(0, 10).await.unwrap().len(), 2);
+    assert!(outcomes.try_recv().is_err(), "told once");
+    thread.close();
+}

@@ -218,6 +218,10 @@ impl Turn {
         self.testbed.wait_nodes_ready(names, SOON).await.unwrap();
     }
 
+    pub(crate) async fn delete(&self, name: &str) {
+        delete_node(&self.testbed.admin(), name).await;
+    }
+
     /// Waits until the node is as wanted.
     pub(crate) async fn node(
         &self,

@@ -11,7 +11,8 @@
 //!
 //! # Reading order
 //! [`run`] wires everything, [`ingest`] and [`reports`] take in, [`trust`] says who is believed,
-//! [`workers`] wake the work of a node, [`nodes`], [`quarantine`], [`connector`] act, [`api`] shows.
+//! [`workers`] wake the work of a node, [`nodes`], [`quarantine`], [`connector`] act, [`gone`] ends what nodes leave,
+//! [`api`] shows.
 
 pub mod args;
 pub mod config;
@@ -24,6 +25,7 @@ pub mod workers;
 
 pub mod api;
 pub mod connector;
+pub mod gone;
 pub mod ingest;
 pub mod lease;
 pub mod nodes;

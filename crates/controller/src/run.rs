@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use event_store::{EventStore, Options};
+use health_event::NodeName;
 use telemetry::{Admin, ControllerMetrics, Readiness, Subsystem};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
@@ -21,6 +22,8 @@ use tracing::{info, warn};
 use crate::args::Args;
 use crate::config::{Config, ConfigError, Problem, TrustMode};
 use crate::context::Context;
+use crate::gone::Gone;
+use crate::ingest::ClockSkews;
 use crate::kubernetes::{self, Kube};
 use crate::lease::{Heritage, Leadership, Lease, Settings};
 use crate::nodes::{NodeCache, Wanted, watch};
@@ -273,10 +276,11 @@ async fn start_and_watch(
         namespace,
     };
     let requests = start_modules(&context, leadership, tasks);
-    start_nodes(&context, nodes_ready, tasks)?;
+    let skews = Arc::new(ClockSkews::load(&store)?);
+    start_nodes(&context, &skews, nodes_ready, tasks)?;
     start_upkeep(&context, tasks);
     serve::api(&context, &client, requests, insecure_local, &pages)?;
-    serve::ingest(&context, &client, insecure_local, tasks).await?;
+    serve::ingest(&context, &client, &skews, insecure_local, tasks).await?;
     info!("warden-controller is up");
     tasks.first_end().await
 }
@@ -413,9 +417,10 @@ fn start_modules(
     requests
 }
 
-/// The watch over nodes, and the one over their agents' silence.
+/// The watch over nodes, the one over their agents' silence, and what ends with a node.
 fn start_nodes(
     context: &Context,
+    skews: &Arc<ClockSkews>,
     ready: telemetry::Subsystem,
     tasks: &mut Tasks,
 ) -> anyhow::Result<()> {
@@ -432,9 +437,18 @@ fn start_nodes(
         context.nodes.clone(),
         context.wakes.clone(),
     );
+    let gone = Gone::load(context.clone(), wanted.clone(), Arc::clone(skews))?;
+    let of_gone = gone.clone();
     tasks.spawn_endless("node watch", &context.stop, async move {
-        watch::run(&kube, &nodes, wanted, |node| wakes.wake(node)).await;
+        let changed = |node: &NodeName| {
+            wakes.wake(node);
+            of_gone.wake(node);
+        };
+        watch::run(&kube, &nodes, wanted, changed).await;
         Ok(())
+    });
+    tasks.spawn_endless("gone nodes", &context.stop, async move {
+        match gone.run().await? {}
     });
     let synced = context.nodes.clone();
     tasks.spawn_endless("node cache", &context.stop, async move {

@@ -50,9 +50,9 @@ pub enum Place {
     Present {
         /// Its machine id; empty if unknown.
         machine: String,
-        /// When the object was made.
-        created_at: Timestamp,
-        /// The machine that an agent reported from since then; empty if none did.
+        /// When the object was made, at the latest: the API server tells whole seconds, cut.
+        made_by: Timestamp,
+        /// The machine that the agent there reports from; empty if none reports.
         reported: String,
     },
 }
@@ -115,7 +115,7 @@ pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
         }
         Place::Present {
             machine,
-            created_at,
+            made_by,
             reported,
         } => {
             for (index, fault) in view.faults.iter().enumerate() {
@@ -126,7 +126,7 @@ pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
                 if !reported.is_empty() && fault.machine == *reported {
                     // The agent is closer to the machine than the object is.
                     at(later(now, view.settling));
-                } else if fault.last_at < *created_at || settled <= now {
+                } else if fault.last_at < *made_by || settled <= now {
                     decision.close.push((index, CloseCause::NodeReplaced));
                 } else {
                     at(settled);
@@ -261,7 +261,7 @@ mod tests {
         for (of, machine, reported, last, held, closes) in table {
             let place = Place::Present {
                 machine: machine.to_owned(),
-                created_at: at(100),
+                made_by: at(100),
                 reported: reported.to_owned(),
             };
             let mut fault = fault("Test", of, at(last));

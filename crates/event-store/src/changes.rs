@@ -43,7 +43,7 @@ impl Job {
             (
                 Self::StatePut { answer, .. }
                 | Self::HoldsPut { answer, .. }
-                | Self::ForgetNode { answer, .. }
+                | Self::Forget { answer, .. }
                 | Self::ConsumerAdvance { answer, .. }
                 | Self::ConsumerEnable { answer, .. }
                 | Self::SetFencing(_, answer),
@@ -54,7 +54,7 @@ impl Job {
                 Done::Bool(yes),
             ) => drop(answer.send(Ok(yes))),
             (Self::ReleaseFlapping(_, answer) | Self::CloseGone { answer, .. }, Done::Count(n)) => {
-                drop(answer.send(Ok(n)))
+                drop(answer.send(Ok(n)));
             }
             (Self::Prune(_, answer), Done::Pruned(pruned)) => drop(answer.send(Ok(pruned))),
             (job, _) => job.refuse(WriteError::Storage("answer of another write".to_owned())),
@@ -366,11 +366,11 @@ impl Ledger {
         Ok(Done::Count(closed))
     }
 
-    /// Removes what is kept of a node by its name alone.
-    pub(crate) fn forget_node(
+    /// Removes module states, and where the spools of a node's agents stand.
+    pub(crate) fn forget_keys(
         &mut self,
         connection: &Connection,
-        node: &NodeName,
+        node: Option<&NodeName>,
         keys: &[String],
         fencing: u64,
     ) -> rusqlite::Result<Done> {
@@ -382,9 +382,11 @@ impl Ledger {
                 .prepare_cached("DELETE FROM state WHERE key = ?1")?
                 .execute([key])?;
         }
-        connection
-            .prepare_cached("DELETE FROM spools WHERE node = ?1")?
-            .execute([node.as_str()])?;
+        if let Some(node) = node {
+            connection
+                .prepare_cached("DELETE FROM spools WHERE node = ?1")?
+                .execute([node.as_str()])?;
+        }
         Ok(Done::Unit)
     }
 

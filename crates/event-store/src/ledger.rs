@@ -229,12 +229,12 @@ impl Ledger {
                 at,
                 ..
             } => self.close_gone(connection, faults, *cause, *fencing, *at),
-            Job::ForgetNode {
+            Job::Forget {
                 node,
                 keys,
                 fencing,
                 ..
-            } => self.forget_node(connection, node, keys, *fencing),
+            } => self.forget_keys(connection, node.as_ref(), keys, *fencing),
             Job::SetFencing(number, _) => self.set_fencing(connection, *number),
             Job::ConsumerAdvance { name, seq, at, .. } => {
                 crate::changes::consumer_advance(connection, name, *seq, *at)

@@ -51,8 +51,8 @@ pub(crate) enum Job {
         at: Timestamp,
         answer: Answer<usize>,
     },
-    ForgetNode {
-        node: NodeName,
+    Forget {
+        node: Option<NodeName>,
         keys: Vec<String>,
         fencing: u64,
         answer: Answer<()>,
@@ -198,7 +198,7 @@ impl Job {
             Self::Transition(_, answer) => drop(answer.send(Err(error))),
             Self::StatePut { answer, .. }
             | Self::HoldsPut { answer, .. }
-            | Self::ForgetNode { answer, .. }
+            | Self::Forget { answer, .. }
             | Self::ConsumerAdvance { answer, .. }
             | Self::ConsumerEnable { answer, .. }
             | Self::SetFencing(_, answer) => drop(answer.send(Err(error))),

@@ -167,6 +167,17 @@ impl EventStore {
         })
     }
 
+    /// Removes a module's state.
+    pub fn state_delete(&self, key: &str, fencing: u64) -> Reply<()> {
+        let keys = vec![key.to_owned()];
+        self.push(|answer| Job::Forget {
+            node: None,
+            keys,
+            fencing,
+            answer,
+        })
+    }
+
     /// Sets a machine's holds where no incident changes with them.
     pub fn holds_put(
         &self,
@@ -226,8 +237,8 @@ impl EventStore {
     /// Removes what is kept of a node by its name alone: where its agents' spools stand, and the
     /// module states of these keys.
     pub fn forget_node(&self, node: &NodeName, keys: Vec<String>, fencing: u64) -> Reply<()> {
-        let node = node.clone();
-        self.push(|answer| Job::ForgetNode {
+        let node = Some(node.clone());
+        self.push(|answer| Job::Forget {
             node,
             keys,
             fencing,

@@ -122,7 +122,7 @@ pub struct StoreConfig {
     pub max_bytes: u64,
     /// Free bytes below which events are refused.
     pub reserve: u64,
-    /// How long healthy statements and unknown nodes are remembered.
+    /// How long healthy statements and faults of nodes that do not exist are remembered.
     pub fault_memory: Duration,
 }
 
@@ -158,11 +158,12 @@ impl StoreConfig {
                 (
                     "fault_memory",
                     "24h",
-                    "How long healthy statements, and events about nodes that \
-                                         do not exist, are remembered",
+                    "How long healthy statements, and faults of nodes that do not exist, \
+                                         are remembered; at least as long as an agent may be out \
+                                         of reach (less than 1h is for tests)",
                 ),
-                "a span from 1h to 30d",
-                Duration::from_hours(1)..=DAY * 30,
+                "a span from 1s to 30d",
+                Duration::from_secs(1)..=DAY * 30,
             ),
         }
     }

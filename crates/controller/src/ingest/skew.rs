@@ -31,6 +31,26 @@ impl ClockSkews {
         Ok(Self(Mutex::new(open.collect())))
     }
 
+    /// After faults of a node were closed by others: if its fault was among them, the next event
+    /// that shows it opens it again.
+    ///
+    /// # Errors
+    /// The store can't be read.
+    pub(crate) fn forget_unless_open(
+        &self,
+        node: &NodeName,
+        store: &EventStore,
+    ) -> Result<(), event_store::ReadError> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.contains(node) {
+            let open = store.open_faults(node)?;
+            if !open.iter().any(|f| f.id.scope.check_name == CLOCK_SKEW) {
+                known.remove(node);
+            }
+        }
+        Ok(())
+    }
+
     /// Adds to a batch the event that opens or closes the node's fault, if this event shows that
     /// it must.
     pub(super) fn note(

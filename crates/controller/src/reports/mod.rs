@@ -14,6 +14,7 @@
 //! # Bounds
 //! 50 lists a second; the same pair of sets at most once an hour and node; 64 detectors a report.
 
+mod asked;
 mod compare;
 mod ended;
 mod service;
@@ -25,3 +26,4 @@ pub use ended::{EndError, close_retired};
 pub use service::ReportService;
 pub use silent::Silence;
 pub use state::{AgentState, Reports, Standing};
+pub(crate) use state::{STATE_PREFIX, state_key};

@@ -1,8 +1,7 @@
 //! `warden.v1.Agent/Report`.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
 use event_store::{Fingerprint, NewEvent};
 use health_event::{BootId, CloseCause, HealthEvent, NodeName, SentIdentity};
@@ -17,6 +16,7 @@ use wire::datamodels as pb;
 use wire::warden::v1::agent_server::Agent;
 use wire::warden::v1::{ReportReply, ReportRequest};
 
+use super::asked::Pair;
 use super::compare::{self, Closable, DetectorStates, missing_there};
 use super::ended::{self, EndError, Settled};
 use super::state::{AgentState, Reports};
@@ -26,10 +26,6 @@ use crate::ingest::{new_event, status_of};
 use crate::nodes::NodeCache;
 use crate::trust::{Caller, Gate};
 
-/// Lists asked for a second, over all nodes.
-const LISTS_A_SECOND: u32 = 50;
-/// The same pair of sets is not asked for again within this.
-const SAME_PAIR: Duration = Duration::from_hours(1);
 /// Detectors of a report at most.
 const MOST_DETECTORS: usize = 64;
 /// Longest short text (names, versions, ids).
@@ -45,23 +41,9 @@ pub struct ReportService {
     gate: Arc<Gate>,
     reports: Reports,
     nodes: NodeCache,
-    asked: Arc<Mutex<Asked>>,
     reboot_clears: Arc<BTreeSet<CheckRef>>,
     metrics: Arc<ControllerMetrics>,
 }
-
-/// Which lists were asked for.
-#[derive(Debug, Default)]
-struct Asked {
-    second: Option<Instant>,
-    in_second: u32,
-    pairs: HashMap<NodeName, (Pair, Instant)>,
-    /// Nodes whose mismatch a list did not change: logged once.
-    logged: HashSet<NodeName>,
-}
-
-/// The two sets, and what the detectors said of themselves.
-type Pair = ([u8; 32], Vec<u8>, Vec<(String, i32)>);
 
 impl ReportService {
     /// Over its parts; `reboot_clears` are the checks of socket senders whose faults a reboot
@@ -77,7 +59,6 @@ impl ReportService {
             gate,
             reports,
             nodes,
-            asked: Arc::default(),
             reboot_clears: Arc::new(reboot_clears.iter().cloned().collect()),
             metrics,
         }
@@ -310,23 +291,17 @@ impl ReportService {
     }
 
     fn may_ask(&self, node: &NodeName, pair: Pair) -> bool {
-        let now = Instant::now();
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = asked.may_ask(node, pair, now);
-        drop(asked);
+        let may = self.reports.asked().may_ask(node, pair, Instant::now());
         self.count(if may { "asked" } else { "not_asked" });
         may
     }
 
     fn forget(&self, node: &NodeName) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.pairs.remove(node);
-        asked.logged.remove(node);
+        self.reports.asked().forget(node);
     }
 
     fn log_once(&self, node: &NodeName) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if asked.logged.insert(node.clone()) {
+        if self.reports.asked().may_log(node) {
             warn!(
                 %node,
                 "the agent's list of asserted faults changed nothing although the sets differ; \
@@ -348,28 +323,6 @@ impl ReportService {
             outcome: outcome.to_owned(),
         };
         self.metrics.report_lists.get_or_create(&label).inc();
-    }
-}
-
-impl Asked {
-    fn may_ask(&mut self, node: &NodeName, pair: Pair, now: Instant) -> bool {
-        if let Some((last, at)) = self.pairs.get(node)
-            && *last == pair
-            && now.duration_since(*at) < SAME_PAIR
-        {
-            return false;
-        }
-        let fresh = |at: Instant| now.duration_since(at) < Duration::from_secs(1);
-        if !self.second.is_some_and(fresh) {
-            self.second = Some(now);
-            self.in_second = 0;
-        }
-        if self.in_second >= LISTS_A_SECOND {
-            return false;
-        }
-        self.in_second += 1;
-        self.pairs.insert(node.clone(), (pair, now));
-        true
     }
 }
 

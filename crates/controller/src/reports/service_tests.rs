@@ -79,31 +79,3 @@ fn settled_counts_for_the_present_process_and_boot_only() {
     no_boot.boot_id.clear();
     assert_eq!(after(settled, &no_boot).settled_boot, None);
 }
-
-#[test]
-fn fifty_lists_a_second_and_the_same_pair_once_an_hour() {
-    let mut asked = Asked::default();
-    let now = Instant::now();
-    let node = |n: usize| NodeName::new(&format!("n{n}")).unwrap();
-    let pair = |theirs: u8| ([0; 32], vec![theirs], Vec::new());
-    let granted = (0..60)
-        .filter(|n| asked.may_ask(&node(*n), pair(1), now))
-        .count();
-    assert_eq!(granted, 50);
-    let second = now + Duration::from_secs(1);
-    assert!(
-        asked.may_ask(&node(55), pair(1), second),
-        "the others in the next second"
-    );
-    assert!(!asked.may_ask(&node(0), pair(1), second), "the same pair");
-    assert!(asked.may_ask(&node(0), pair(2), second), "another pair");
-    assert!(
-        asked.may_ask(&node(1), pair(1), now + SAME_PAIR),
-        "after an hour"
-    );
-    let starting = ([0; 32], vec![2], vec![("kernel-log".to_owned(), 1)]);
-    assert!(
-        asked.may_ask(&node(0), starting, second),
-        "a detector settled in between"
-    );
-}

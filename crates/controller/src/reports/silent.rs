@@ -39,8 +39,8 @@ pub struct Silence {
     nodes: NodeCache,
     config: ReportsConfig,
     metrics: Arc<ControllerMetrics>,
-    /// Nodes with an open `AgentSilent`.
-    silent: BTreeSet<NodeName>,
+    /// Nodes with an open `AgentSilent`, and the UID of the object for which that was seen last.
+    silent: BTreeMap<NodeName, Option<Arc<str>>>,
     /// Nodes whose agents were silent before this process began, nobody knows since when, and are
     /// still.
     silent_before: BTreeSet<NodeName>,
@@ -54,6 +54,7 @@ pub struct Silence {
 /// What one look found about a node.
 struct Seen {
     name: NodeName,
+    uid: Arc<str>,
     /// Whether `AgentSilent` should be open.
     is_silent: bool,
     never_reported: bool,
@@ -70,10 +71,10 @@ impl Silence {
         config: ReportsConfig,
         metrics: Arc<ControllerMetrics>,
     ) -> Result<Self, ReadError> {
-        let (mut silent, mut pools) = (BTreeSet::new(), BTreeSet::new());
+        let (mut silent, mut pools) = (BTreeMap::new(), BTreeSet::new());
         for fault in reports.store().open_faults_all()? {
             match (fault.id.scope.check_name.as_str(), fault.id.scope.subject) {
-                (AGENT_SILENT, Subject::Node(node)) => drop(silent.insert(node)),
+                (AGENT_SILENT, Subject::Node(node)) => drop(silent.insert(node, None)),
                 (POOL_SILENT, Subject::Pool(pool)) => drop(pools.insert(pool)),
                 (_, Subject::Node(_) | Subject::Pool(_) | Subject::Cluster) => {}
             }
@@ -83,7 +84,7 @@ impl Silence {
             nodes,
             config,
             metrics,
-            silent_before: silent.clone(),
+            silent_before: silent.keys().cloned().collect(),
             silent,
             since: BTreeMap::new(),
             pools,
@@ -109,6 +110,7 @@ impl Silence {
     }
 
     async fn look(&mut self, now: Timestamp) -> Result<(), ReadError> {
+        self.forget_gone()?;
         let mut seen = Vec::new();
         let mut out_of_reach: BTreeMap<String, BTreeMap<NodeName, Timestamp>> = BTreeMap::new();
         for node in self.nodes.all() {
@@ -131,18 +133,41 @@ impl Silence {
         Ok(())
     }
 
+    /// The fault of a node that is gone is closed by others: if the name comes back, it begins anew.
+    fn forget_gone(&mut self) -> Result<(), ReadError> {
+        let (nodes, store) = (&self.nodes, self.reports.store());
+        let mut closed = Vec::new();
+        for (name, uid) in &mut self.silent {
+            let present = nodes.get(name).map(|node| Arc::clone(&node.uid));
+            if present.is_some() && present == *uid {
+                continue;
+            }
+            let open = store.open_faults(name)?;
+            if open.iter().any(|f| f.id.scope.check_name == AGENT_SILENT) {
+                *uid = present;
+            } else {
+                closed.push(name.clone());
+            }
+        }
+        for name in closed {
+            self.silent.remove(&name);
+        }
+        self.silent_before.retain(|name| nodes.get(name).is_some());
+        Ok(())
+    }
+
     fn look_at(&self, node: &NodeFacts, now: Timestamp) -> Result<(Seen, bool), ReadError> {
         let state = self.reports.agent(&node.name)?;
         let nodes = self.nodes.len();
         let standing = self.reports.standing(&state, nodes, node.created_at, now);
         let should_report = state.expected || self.config.expect_everywhere;
         // Not heard of yet after the start is no word that it reports again.
-        let stays = state.last_report_at.is_none() && self.silent.contains(&node.name);
+        let stays = state.last_report_at.is_none() && self.silent.contains_key(&node.name);
         let is_silent = should_report && (standing != Standing::Present || stays);
         if let Standing::Silent(quiet) = standing
             && is_silent
             && state.expected
-            && !self.silent.contains(&node.name)
+            && !self.silent.contains_key(&node.name)
         {
             AgentSilent {
                 node: node.name.as_str(),
@@ -152,6 +177,7 @@ impl Silence {
         }
         let seen = Seen {
             name: node.name.clone(),
+            uid: Arc::clone(&node.uid),
             is_silent,
             never_reported: !state.expected,
         };
@@ -275,7 +301,7 @@ impl Silence {
         let known = &self.silent;
         let changed: Vec<Seen> = seen
             .into_iter()
-            .filter(|s| s.is_silent != known.contains(&s.name))
+            .filter(|s| s.is_silent != known.contains_key(&s.name))
             .collect();
         for chunk in changed.chunks(CHUNK) {
             let told = chunk
@@ -287,7 +313,8 @@ impl Silence {
             }
             for seen in chunk {
                 if seen.is_silent {
-                    self.silent.insert(seen.name.clone());
+                    let uid = Some(Arc::clone(&seen.uid));
+                    self.silent.insert(seen.name.clone(), uid);
                 } else {
                     self.silent.remove(&seen.name);
                 }

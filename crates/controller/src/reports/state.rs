@@ -9,6 +9,7 @@ use health_event::{BootId, NodeName};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::asked::Asked;
 use crate::workers::WakeAll;
 
 /// Nodes that are remembered at most: ten times the largest cluster, so that made-up names (mode
@@ -95,6 +96,7 @@ struct Shared {
     interval: Duration,
     started_at: Timestamp,
     agents: Mutex<HashMap<NodeName, AgentState>>,
+    asked: Mutex<Asked>,
 }
 
 /// How long ago an agent was heard of.
@@ -116,6 +118,7 @@ impl Reports {
             interval,
             started_at: Timestamp::now(),
             agents: Mutex::default(),
+            asked: Mutex::default(),
         }))
     }
 
@@ -127,7 +130,7 @@ impl Reports {
         if let Some(state) = self.known(node) {
             return Ok(state);
         }
-        let kept = self.0.store.state_get(&key(node))?;
+        let kept = self.0.store.state_get(&state_key(node))?;
         let kept = kept.and_then(|bytes| serde_json::from_slice::<Kept>(&bytes).ok());
         let state = kept.map(AgentState::from).unwrap_or_default();
         let mut agents = self.lock();
@@ -156,7 +159,7 @@ impl Reports {
             let bytes = serde_json::to_vec(&Kept::from(&state)).unwrap_or_default();
             self.0
                 .store
-                .state_put(&key(node), bytes, self.0.fencing)
+                .state_put(&state_key(node), bytes, self.0.fencing)
                 .await?;
         }
         let mut told = before;
@@ -195,7 +198,7 @@ impl Reports {
     }
 
     /// Three intervals after the start: before that nobody counts as silent.
-    pub(super) fn nobody_silent_before(&self, nodes: usize) -> Timestamp {
+    pub(crate) fn nobody_silent_before(&self, nodes: usize) -> Timestamp {
         let patience = self.next_interval(nodes).saturating_mul(3);
         self.0
             .started_at
@@ -212,6 +215,22 @@ impl Reports {
         self.0.interval.saturating_mul(tenths) / 10
     }
 
+    /// Forgets a node that is gone: the caller took its state out of the store.
+    pub(crate) fn forget(&self, node: &NodeName) {
+        self.lock().remove(node);
+        self.asked().forget(node);
+    }
+
+    /// Faults of the node were closed without its agent: what it asserts is asked for at once.
+    pub(crate) fn ask_again(&self, node: &NodeName) {
+        self.asked().forget(node);
+    }
+
+    /// Which lists were asked for.
+    pub(super) fn asked(&self) -> std::sync::MutexGuard<'_, Asked> {
+        self.0.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn store(&self) -> &EventStore {
         &self.0.store
     }
@@ -221,6 +240,10 @@ impl Reports {
     }
 }
 
-fn key(node: &NodeName) -> String {
-    format!("report/{node}")
+/// Before a node's name: the key of what is kept of its agent.
+pub(crate) const STATE_PREFIX: &str = "report/";
+
+/// Key of what is kept of a node's agent.
+pub(crate) fn state_key(node: &NodeName) -> String {
+    format!("{STATE_PREFIX}{node}")
 }

@@ -131,6 +131,7 @@ pub(super) fn api(
 pub(super) async fn ingest(
     context: &Context,
     client: &Client,
+    skews: &Arc<ClockSkews>,
     insecure_local: bool,
     tasks: &mut Tasks,
 ) -> anyhow::Result<()> {
@@ -142,7 +143,7 @@ pub(super) async fn ingest(
     let gate = Arc::new(gate(context, client));
     let most = usize::try_from(config.max_connections).unwrap_or(usize::MAX);
     let connections = Connections::new(most, Arc::clone(&context.metrics));
-    let parts = Parts::new(context, &gate)?;
+    let parts = Parts::new(context, &gate, skews);
     if let Some(address) = config.listen {
         let tls = if insecure_local || config.mode == TrustMode::Off {
             warn!(%address, "events are taken in without TLS and tokens");
@@ -196,17 +197,17 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(context: &Context, gate: &Arc<Gate>) -> anyhow::Result<Self> {
+    fn new(context: &Context, gate: &Arc<Gate>, skews: &Arc<ClockSkews>) -> Self {
         let metrics = || Arc::clone(&context.metrics);
         let limits = Arc::new(Limits::new(&context.config.ingest, &context.config.store));
         charge_stored(&context.store, &limits);
-        let skews = Arc::new(ClockSkews::load(&context.store)?);
+        let skews = Arc::clone(skews);
         let store = context.store.clone();
         let events = EventService::new(Arc::clone(gate), store, limits, skews, metrics());
         let (reports, nodes) = (context.reports.clone(), context.nodes.clone());
         let clears = &context.config.ingest.reboot_clears;
         let reports = ReportService::new(Arc::clone(gate), reports, nodes, clears, metrics());
-        Ok(Self { events, reports })
+        Self { events, reports }
     }
 }
 

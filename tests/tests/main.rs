@@ -16,7 +16,6 @@ mod faults;
 mod gone;
 mod kit;
 mod modules;
-mod off;
 mod people;
 mod plaintext;
 mod profiles;

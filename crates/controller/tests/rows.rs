@@ -437,6 +437,76 @@ async fn row_150_156_a_fault_that_matches_nothing_changes_nothing_on_a_node_that
     assert_eq!(open[0].faults.len(), 1, "it did not join");
 }
 
+/// The sum of a counter's series with this label.
+fn counted(controller: &Controller, name: &str, label: &str) -> u64 {
+    let page = controller.metrics();
+    let series = page
+        .lines()
+        .filter(|line| line.starts_with(name) && line.contains(label));
+    let values = series.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+    values.sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_104_five_of_ten_nodes_reach_the_bound_and_the_next_one_trips() {
+    let names: Vec<String> = (0..10).map(|number| format!("r-trip-{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let cluster = Cluster::with_nodes(&names).await;
+    let folder = tempfile::tempdir().unwrap();
+    let breaker = "percentage = 50\nlevel_percentage = 100\n";
+    let config = XID_RULE.replace("enabled = false\n", breaker);
+    let controller = Controller::start_with(&cluster, folder.path(), &config).await;
+    for (number, name) in (1..).zip(&names[..5]) {
+        controller.append(xid(name, "0")).await;
+        cluster.until(name, "cordoned", is_cordoned).await;
+        // The share of the pool that was taken out: its nodes were counted, ten of them.
+        let used = f64::from(number) / 10.0;
+        let used = format!("fault_quarantine_breaker_utilization {used:?}");
+        controller.until_metric(&used).await;
+        let closed = r#"fault_quarantine_breaker_state{state="CLOSED"} 1"#;
+        controller.until_metric(closed).await;
+    }
+    controller.append(xid(names[5], "0")).await;
+    controller.until_state(names[5], "Withheld").await;
+    let tripped = r#"fault_quarantine_breaker_state{state="TRIPPED"} 1"#;
+    controller.until_metric(tripped).await;
+    let node = cluster.get(names[5]).await;
+    assert!(!is_cordoned(&node) && !is_marked(&node));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_141_the_wrong_check_and_one_that_is_not_fatal_never_cordon() {
+    let names = ["r-wrong-check", "r-not-fatal"];
+    let cluster = Cluster::with_nodes(&names).await;
+    let folder = tempfile::tempdir().unwrap();
+    let controller = Controller::start_with(&cluster, folder.path(), XID_RULE).await;
+    let name = "fault_quarantine_ruleset_evaluations_total{";
+    let failed = || {
+        let label = r#"ruleset="XID rule",status="failed""#;
+        counted(&controller, name, label)
+    };
+    let before = failed();
+    controller
+        .decided(fatal("r-wrong-check", "UnknownCheck", "0"))
+        .await;
+    assert!(failed() > before, "{}", controller.metrics());
+    let between = failed();
+    let mild = HealthEvent {
+        is_fatal: false,
+        ..xid("r-not-fatal", "0")
+    };
+    controller.decided(mild).await;
+    assert!(failed() > between, "{}", controller.metrics());
+    assert_eq!(counted(&controller, name, r#"status="passed""#), 0);
+    for name in names {
+        let node = cluster.get(name).await;
+        assert!(!is_cordoned(&node) && !is_marked(&node), "{name}");
+        let open = NodeName::new(name).unwrap();
+        let open = controller.context.store.open_incidents_of(&open).unwrap();
+        assert!(open.is_empty(), "{open:?}");
+    }
+}
+
 #[test]
 fn rules_of_these_tests_are_valid() {
     for text in [XID_RULE, RULES] {

@@ -102,7 +102,7 @@ fn a_number_caps_and_the_least_number_of_nodes_is_always_allowed() {
 }
 
 #[test]
-fn row_104_the_bound_th_node_is_taken_and_the_next_trips() {
+fn the_bound_th_node_is_taken_and_the_next_trips() {
     let (mut state, config) = (BreakerState::default(), Config::default());
     for number in 0..5 {
         assert_eq!(take(&mut state, &config, number, 10, 0), Permit::Taken);

@@ -214,7 +214,7 @@ fn a_set_with_both_lists_matches_by_either_and_one_with_none_never() {
 }
 
 #[test]
-fn row_141_wrong_check_or_not_fatal_never_matches() {
+fn the_wrong_check_or_a_fault_that_is_not_fatal_never_matches() {
     let rules = ["event.checkName == 'GpuXidError' && event.isFatal == true"];
     assert_eq!(
         evaluate_all(&rules, &event("a", "Other", true, &[])),

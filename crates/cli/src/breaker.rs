@@ -110,18 +110,19 @@ fn show(out: &mut impl Write, pools: &[BreakerPool], clock: &Clock) -> io::Resul
 
 /// One line a pool.
 pub(crate) fn table(out: &mut impl Write, pools: &[BreakerPool], clock: &Clock) -> io::Result<()> {
-    let mut table = Table::new(&["POOL", "NODES", "OUT", "WITHHELD", "BREAKER"]);
+    let mut table = Table::new(&["POOL", "NODES", "OUT", "AT MOST", "WITHHELD", "BREAKER"]);
     for pool in pools {
-        let (word, style) = if pool.tripped {
-            ("TRIPPED", RED)
-        } else {
-            ("closed", GREEN)
+        let (word, style) = match (pool.off, pool.tripped) {
+            (true, _) => ("off", YELLOW),
+            (false, true) => ("TRIPPED", RED),
+            (false, false) => ("closed", GREEN),
         };
         let marked = |count: usize| if count == 0 { PLAIN } else { YELLOW };
         let cells = vec![
             Cell::new(&pool.pool, BOLD),
             Cell::new(pool.nodes.to_string(), PLAIN),
             Cell::new(pool.out.to_string(), marked(pool.out)),
+            Cell::new(bounds(pool), PLAIN),
             Cell::new(pool.withheld.len().to_string(), marked(pool.withheld.len())),
             Cell::new(word, style),
         ];
@@ -135,6 +136,30 @@ pub(crate) fn table(out: &mut impl Write, pools: &[BreakerPool], clock: &Clock) 
         );
     }
     table.print(out)
+}
+
+/// How many may be out, and newly out in the window; a bound as large as the pool bounds nothing.
+fn bounds(pool: &BreakerPool) -> String {
+    if pool.off {
+        return "all".to_owned();
+    }
+    let bound = |bound: usize| match bound {
+        bound if bound >= pool.nodes => "all".to_owned(),
+        bound => bound.to_string(),
+    };
+    let window = pool.window_seconds.and_then(|s| i64::try_from(s).ok());
+    match (
+        pool.level_bound.map(bound),
+        pool.rate_bound.map(bound),
+        window,
+    ) {
+        (Some(level), Some(rate), Some(window)) => {
+            let window = words::span(jiff::SignedDuration::from_secs(window));
+            format!("{level}, {rate} in {window}")
+        }
+        // An older controller does not tell.
+        _ => "?".to_owned(),
+    }
 }
 
 /// What `decide` and the controller put in a rule set's place: a person's `warden hold`, and a

@@ -24,7 +24,7 @@ usage, or no answer.";
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// For scripts: exit with 1 if the controller is not ready, a node is out or withheld, a
-    /// breaker is tripped, an agent is silent or a pool has a fault. Without it the exit code is 0 then too.
+    /// breaker is tripped, another fault-quarantine runs, an agent is silent or a pool has a fault. Without it the exit code is 0 then too.
     #[arg(long)]
     check: bool,
 }
@@ -64,6 +64,7 @@ fn is_well(status: &Status) -> bool {
         && status.out == 0
         && status.withheld == 0
         && status.agents_silent == 0
+        && status.other_quarantine.is_none()
         && status.pool_faults.is_empty()
 }
 
@@ -124,6 +125,14 @@ fn head(out: &mut impl Write, status: &Status) -> io::Result<()> {
         .filter(|_| !status.ready)
     {
         writeln!(out, "  {YELLOW}{}{YELLOW:#}", harmless(part))?;
+    }
+    if let Some(what) = &status.other_quarantine {
+        writeln!(
+            out,
+            "  {RED}another fault-quarantine runs in this cluster{RED:#} ({}): nodes are neither taken \
+             out nor given back while it does. Remove it, or scale it to 0 replicas",
+            harmless(what)
+        )?;
     }
     let marked = |count: usize, style: Style| if count == 0 { PLAIN } else { style };
     let (out_by_us, held) = (marked(status.out, RED), marked(status.withheld, YELLOW));

@@ -45,3 +45,49 @@ fn a_reset_sends_what_was_asked_for() {
     ];
     assert_eq!(bodies, want);
 }
+
+#[test]
+fn bounds_are_shown_and_so_is_that_there_are_none() {
+    use wire::api::BreakerPool;
+    let shown = |pool: BreakerPool| {
+        let server = Server::start(&[("GET /api/v1/breaker", 200, text(&[pool]))]);
+        ask(&server, &["breaker"]).out
+    };
+    let table = [
+        (pool(), "4, 4 in 5 min", "closed"),
+        (
+            BreakerPool {
+                level_bound: Some(8),
+                rate_bound: Some(1),
+                ..pool()
+            },
+            "all, 1 in 5 min",
+            "closed",
+        ),
+        (
+            BreakerPool {
+                off: true,
+                level_bound: None,
+                rate_bound: None,
+                ..pool()
+            },
+            "all ",
+            "off",
+        ),
+        // An older controller tells none of it.
+        (
+            BreakerPool {
+                level_bound: None,
+                rate_bound: None,
+                window_seconds: None,
+                ..pool()
+            },
+            "?",
+            "closed",
+        ),
+    ];
+    for (pool, bounds, word) in table {
+        let out = shown(pool);
+        assert!(out.contains(bounds) && out.contains(word), "{out}");
+    }
+}

@@ -372,3 +372,43 @@ fn an_unknown_node_says_where_to_look() {
         );
     }
 }
+
+#[test]
+fn what_another_quarantine_or_a_switched_off_one_leaves_undone_is_no_write_under_way() {
+    let what = "Deployment nvsentinel/fault-quarantine";
+    let refused = api::Status {
+        other_quarantine: Some(what.into()),
+        ..kit::status()
+    };
+    let mut withheld = blocked_by(&format!("other_quarantine {what}"), waiting("Withheld"));
+    withheld.incidents[0].withheld_by = Some("other_quarantine".into());
+    let steps = vec![step(
+        7,
+        ago(505),
+        "",
+        "Withheld",
+        "another fault-quarantine runs in the cluster: nothing is written while it does",
+    )];
+    let ran = explained(&withheld, steps, &refused);
+    insta::assert_snapshot!("withheld_by_another_quarantine", ran.out);
+    let mut over = blocked_by(&format!("other_quarantine {what}"), out());
+    over.faults.clear();
+    let ran = explained(&over, Vec::new(), &refused);
+    let kept = "While Warden does not write, it does not give the node back either.";
+    assert!(ran.out.contains(kept), "{}", ran.out);
+    // Where nothing is wrong it keeps nothing from being done.
+    let well = blocked_by(&format!("other_quarantine {what}"), node());
+    let ran = explained(&well, Vec::new(), &refused);
+    assert!(!ran.out.contains("fault-quarantine"), "{}", ran.out);
+
+    let off = api::Status {
+        quarantine: "off".into(),
+        ..kit::status()
+    };
+    let mut releasing = out();
+    releasing.incidents[0].state = "Releasing".into();
+    let ran = explained(&releasing, Vec::new(), &off);
+    assert!(!ran.out.contains("does not come through"), "{}", ran.out);
+    let begun = "it is not begun again before Warden may write";
+    assert!(ran.out.contains(begun), "{}", ran.out);
+}

@@ -103,3 +103,16 @@ fn a_list_of_odd_nodes_is_cut() {
     );
     assert!(!ran.out.contains("n-50"), "{}", ran.out);
 }
+
+#[test]
+fn another_fault_quarantine_stands_out_and_is_not_well() {
+    let status = api::Status {
+        other_quarantine: Some("Deployment nvsentinel/fault-quarantine".into()),
+        ..kit::status()
+    };
+    let ran = ask(&server(&status, &[pool()], &[]), &["status", "--check"]);
+    assert_eq!(ran.code, Some(1));
+    let told =
+        "another fault-quarantine runs in this cluster (Deployment nvsentinel/fault-quarantine)";
+    assert!(ran.out.contains(told), "{}", ran.out);
+}

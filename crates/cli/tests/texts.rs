@@ -108,7 +108,16 @@ fn every_command_and_flag_that_a_text_names_exists() {
     let mut flags = BTreeSet::new();
     flags_of(&command, &mut flags);
     // Of kubectl, journalctl and Warden's other programs.
-    flags.extend(["field-selector", "file", "insecure-local", "check-config"].map(str::to_owned));
+    flags.extend(
+        [
+            "field-selector",
+            "replicas",
+            "file",
+            "insecure-local",
+            "check-config",
+        ]
+        .map(str::to_owned),
+    );
     let mut seen = (0, 0);
     for (path, text) in texts() {
         for (at, name) in text.match_indices("warden ") {

@@ -7,6 +7,9 @@ use super::{Facts, faults};
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     let object = facts.node.object.iter();
     let blocks = object.flat_map(|object| &object.blocked_by);
+    // Where all is well there is nothing that it keeps from being done.
+    let matters = |block: &&String| !facts.is_well() || !block.starts_with("other_quarantine");
+    let blocks = blocks.filter(matters);
     let mut lines: Vec<Line> = blocks.map(|block| Line::Blocks(text(block))).collect();
     if !facts.is_well() {
         lines.extend(mode(facts));
@@ -33,6 +36,10 @@ fn text(block: &str) -> String {
         ("protected", _) => "Named in quarantine.protected_nodes: only observed, unless \
                              quarantine.allow_protected is on."
             .to_owned(),
+        ("other_quarantine", what) => format!(
+            "Another fault-quarantine runs in this cluster ({what}): Warden neither takes nodes out nor \
+             gives them back while it does, since both would write the same marks."
+        ),
         ("external_owner", mark) => format!(
             "Another system repairs this node ({mark}): Warden does not give it back before that \
              mark is gone."

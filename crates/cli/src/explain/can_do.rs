@@ -42,6 +42,7 @@ pub(super) fn commands(facts: &Facts) -> Vec<Command> {
             "take withheld nodes out, by turn",
         ));
     }
+    list.extend(other_quarantine(facts));
     if facts.node.object.is_some() {
         list.extend(repairs(facts));
         list.extend(in_or_out(facts, open));
@@ -73,7 +74,7 @@ fn repairs(facts: &Facts) -> Vec<Command> {
 /// Take out, or give back: with Warden where it writes, else with kubectl.
 fn in_or_out(facts: &Facts, open: Option<&Incident>) -> Vec<Command> {
     let name = &facts.node.name;
-    let idle = faults::is_off(facts) || faults::is_dry_run(facts);
+    let idle = faults::is_idle(facts);
     let after = if facts.node.faults.is_empty() {
         ""
     } else {
@@ -157,6 +158,26 @@ fn marks(facts: &Facts) -> Vec<Command> {
         ));
     }
     list
+}
+
+/// What lets Warden act again where another fault-quarantine keeps it from that.
+fn other_quarantine(facts: &Facts) -> Option<Command> {
+    let matters = !facts.is_well() && faults::is_refused(facts);
+    let status = facts.status.as_ref().filter(|_| matters)?;
+    let what = status.other_quarantine.as_deref()?;
+    let found = what
+        .strip_prefix("Deployment ")
+        .and_then(|name| name.split_once('/'));
+    Some(match found {
+        Some((namespace, name)) => command(
+            format!("kubectl -n {namespace} scale deployment/{name} --replicas=0"),
+            "stop the other fault-quarantine; Warden acts within half a minute",
+        ),
+        None => command(
+            "kubectl get deployments -A | grep fault-quarantine",
+            "whether another fault-quarantine runs",
+        ),
+    })
 }
 
 fn closes(facts: &Facts) -> Vec<Command> {

@@ -86,6 +86,18 @@ pub(super) fn is_dry_run(facts: &Facts) -> bool {
     !is_off(facts) && facts.status.as_ref().is_some_and(|status| status.dry_run)
 }
 
+/// Whether the controller writes nothing because another fault-quarantine runs.
+pub(super) fn is_refused(facts: &Facts) -> bool {
+    let status = facts.status.as_ref();
+    let refused = status.is_some_and(|status| status.other_quarantine.is_some());
+    refused && !is_off(facts) && !is_dry_run(facts)
+}
+
+/// Whether the controller writes nothing to nodes, for whatever reason.
+pub(super) fn is_idle(facts: &Facts) -> bool {
+    is_off(facts) || is_dry_run(facts) || is_refused(facts)
+}
+
 /// A fault as incidents and holds name it: `node/gpu-17 SysLogsXIDError 79 PCI=0000:17:00`.
 pub(super) fn name(facts: &Facts, fault: &Fault) -> String {
     let mut name = format!("node/{} {}", facts.node.name, fault.check);

@@ -55,11 +55,12 @@ fn cause(facts: &Facts, hold: &Hold, clock: &Clock) -> String {
     let (when, age) = (clock.local(ended), clock.age(ended));
     let how = match incident.detail.as_str() {
         "ManualUncordon" => format!(
-            "The node was uncordoned by hand {when} ({age} ago; Kubernetes does not keep by whom)."
+            "The node was uncordoned by hand {when} ({age} ago; the node does not show by whom, an \
+             audit log of the API server does)."
         ),
         "ManualUntaint" => format!(
-            "A taint of Warden's was removed by hand {when} ({age} ago; Kubernetes does not keep \
-             by whom)."
+            "A taint of Warden's was removed by hand {when} ({age} ago; the node does not show by \
+             whom, an audit log of the API server does)."
         ),
         _ => format!(
             "{} gave the node back {when} ({age} ago).",

@@ -51,7 +51,10 @@ pub(super) fn is_out(incident: &Incident) -> bool {
 }
 
 /// Whether a write has been under way for too long.
-pub(super) fn is_stuck(incident: &Incident, clock: &Clock) -> bool {
+pub(super) fn is_stuck(facts: &Facts, incident: &Incident, clock: &Clock) -> bool {
+    if faults::is_idle(facts) {
+        return false;
+    }
     let writes = matches!(incident.state.as_str(), "Applying" | "Releasing");
     writes && clock.is_older(incident.since, STUCK_AFTER)
 }
@@ -126,7 +129,13 @@ fn of_incident(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
 }
 
 fn writes(facts: &Facts, incident: &Incident, what: &str, clock: &Clock) -> Line {
-    if !is_stuck(incident, clock) {
+    if faults::is_idle(facts) {
+        return Line::Blocks(format!(
+            "The write that {what} was begun by an earlier controller; the node does not show it, and \
+             it is not begun again before Warden may write. If it comes late it is noticed."
+        ));
+    }
+    if !is_stuck(facts, incident, clock) {
         return Line::Comes(format!("The write that {what} is under way."));
     }
     let age = clock.age(incident.since);
@@ -162,6 +171,11 @@ fn withheld(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
              (quarantine.first_action_delay). Then nodes go one after the other, the oldest first",
             clock.until(at)
         ),
+        (Some("other_quarantine"), _) => {
+            "another fault-quarantine runs in this cluster, and both would write the same marks. Once \
+             it is gone, withheld nodes are taken out one after the other, the oldest fault first"
+                .to_owned()
+        }
         (Some("first_action" | "pace"), _) => {
             "withheld nodes are taken out one after the other, the oldest first".to_owned()
         }
@@ -232,7 +246,7 @@ fn quarantined(facts: &Facts, incident: &Incident) -> Vec<Line> {
         lines.extend(ends(&open, "  "));
     }
     lines.extend(unsettled(facts, open.is_empty()));
-    if faults::is_off(facts) || faults::is_dry_run(facts) {
+    if faults::is_idle(facts) {
         let text = "While Warden does not write, it does not give the node back either.";
         lines.push(Line::Blocks(text.to_owned()));
     } else {

@@ -98,7 +98,7 @@ pub(super) fn verdict(facts: &Facts, clock: &Clock) -> (String, Style) {
         return without_incident(facts);
     };
     let age = clock.age(incident.since);
-    let stuck = if next::is_stuck(incident, clock) {
+    let stuck = if next::is_stuck(facts, incident, clock) {
         ", and that does not come through"
     } else {
         ""

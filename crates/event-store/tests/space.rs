@@ -1,4 +1,5 @@
-//! A disk that fills up. Uses a small file system of its own; needs root, as CI has.
+//! A disk that fills up: a small file system of its own, mounted as root, else by the same test once
+//! more in a user namespace. Where neither may mount, the tests fail and say so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,11 @@ struct Small(
     #[expect(dead_code, reason = "keeps the folder")] tempfile::TempDir,
 );
 
+/// Set for the test that runs in a namespace of its own.
+const INSIDE: &str = "WARDEN_TEST_NAMESPACE";
+
 impl Small {
+    /// None if the test was done in a namespace, and passed there.
     fn mount(mebibytes: u32) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let size = format!("size={mebibytes}m");
@@ -22,14 +27,16 @@ impl Small {
             .arg(dir.path())
             .output()
             .unwrap();
-        if !mounted.status.success() {
-            eprintln!(
-                "SKIPPED, needs the right to mount: {}",
-                String::from_utf8_lossy(&mounted.stderr)
-            );
-            return None;
+        if mounted.status.success() {
+            return Some(Self(dir.path().to_owned(), dir));
         }
-        Some(Self(dir.path().to_owned(), dir))
+        let why = String::from_utf8_lossy(&mounted.stderr);
+        assert!(
+            std::env::var_os(INSIDE).is_none(),
+            "can't mount in a user namespace either: {why}; run as root"
+        );
+        test_in_namespace(&why);
+        None
     }
 
     fn fill(&self, leave: u64) -> PathBuf {
@@ -38,6 +45,24 @@ impl Small {
         std::fs::write(&path, vec![1; usize::try_from(free - leave).unwrap()]).unwrap();
         path
     }
+}
+
+/// Runs the test of this thread in user and mount namespaces of its own, where anybody may mount.
+fn test_in_namespace(why: &str) {
+    let test = std::thread::current();
+    let run = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test.name().unwrap()])
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&run.stdout);
+    assert!(
+        run.status.success() && out.contains("1 passed"),
+        "can't mount ({why}), and in a user namespace: {out}{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
 }
 
 impl Drop for Small {

@@ -350,3 +350,7 @@ fn event(seen: &Seen, now: Timestamp) -> NewEvent {
         now,
     )
 }
+
+#[cfg(test)]
+#[path = "silent_tests.rs"]
+mod tests;

@@ -38,11 +38,7 @@ soak: setup ## Run the long tests: crash runs, a long outage, chaos, a large fle
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 bench: setup ## Measure the released programs
-	@cargo build --release --workspace --bins
-	@cargo build --profile agent --package agent
-	@mkdir -p $(BUILT)/shipped
-	@cp $(BUILT)/release/warden $(BUILT)/release/warden-controller $(BUILT)/agent/warden-agent \
-	  $(BUILT)/shipped
+	@cargo build --profile shipped --package agent --package controller --package cli
 	@WARDEN_BIN_DIR=$(abspath $(BUILT)/shipped) cargo run --quiet --release --bin bench -- $(ARGS)
 
 testbed: setup ## Run a control plane with simulated nodes until Ctrl-C

@@ -51,11 +51,17 @@ impl<K: Hash + Eq, V> Cache<K, V> {
 
     pub(crate) fn put(&mut self, key: K, weight: usize, value: V) {
         if self.weight + weight > self.half {
-            self.old = std::mem::take(&mut self.young);
-            self.weight = 0;
+            self.turn();
         }
         self.weight += weight;
         self.young.insert(key, (weight, value));
+    }
+
+    /// What was not used since the turn before goes; whether something is left.
+    fn turn(&mut self) -> bool {
+        self.old = std::mem::take(&mut self.young);
+        self.weight = 0;
+        !self.old.is_empty()
     }
 
     fn clear(&mut self) {
@@ -119,6 +125,12 @@ impl Ledger {
         let sql = "SELECT coalesce(max(fault), 0) FROM faults";
         self.fault_row = connection.query_row(sql, [], |row| row.get(0))?;
         Ok(())
+    }
+
+    /// What was not used since the turn before goes; whether something is left.
+    pub(crate) fn turn(&mut self) -> bool {
+        let (scopes, boots) = (self.scopes.turn(), self.boots.turn());
+        scopes || boots
     }
 
     pub(crate) fn begin(&mut self) {
@@ -287,6 +299,19 @@ mod tests {
             assert!(cache.young.len() + cache.old.len() <= 8);
         }
         assert_eq!(cache.take(&50), None);
+    }
+
+    #[test]
+    fn what_is_not_used_between_two_turns_goes() {
+        let mut cache = Cache::new(8);
+        cache.put("used", 1, 1);
+        cache.put("unused", 1, 2);
+        assert!(cache.turn());
+        let used = cache.take(&"used").unwrap();
+        cache.put("used", 1, used);
+        assert!(cache.turn());
+        assert_eq!(cache.take(&"unused"), None);
+        assert!(!cache.turn(), "nothing was used");
     }
 
     #[test]

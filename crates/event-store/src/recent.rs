@@ -83,6 +83,11 @@ impl<K: Hash + Eq + Clone, V: Clone> Recent<K, V> {
         }
     }
 
+    /// No kept answer is given from now on.
+    pub(crate) fn clear(&self) {
+        self.lock().by_key = HashMap::new();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Slots<K, V>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -43,6 +43,13 @@ impl Shared {
         self.machines.forget(&commit.machines);
     }
 
+    /// Keeps no answer longer than a turn.
+    pub(crate) fn turn(&self) {
+        self.open_faults.clear();
+        self.open_incidents.clear();
+        self.machines.clear();
+    }
+
     /// Tells of a commit: whoever looks from now on sees it.
     pub(crate) fn publish(&self, commit: &Commit, counters: Counters) {
         self.forget(commit);

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode};
 
@@ -15,6 +15,9 @@ use crate::options::Options;
 use crate::queue::{Job, Queue};
 use crate::startup::{Mark, Opened};
 use crate::store::Shared;
+
+/// How often what was not used lately is given back: a burst's memory is gone after two turns.
+const TURN: Duration = Duration::from_secs(30);
 
 /// The writer and all that only it touches.
 pub(crate) struct Writer {
@@ -56,8 +59,21 @@ impl Writer {
     /// Runs until the queue is closed and empty.
     pub(crate) fn run(mut self, queue: &Queue) {
         let _last = Abandon(queue);
-        let patience: Option<Duration> = self.mark.as_ref().map(Mark::beat);
-        while let Some(jobs) = queue.take(patience) {
+        let beat: Option<Duration> = self.mark.as_ref().map(Mark::beat);
+        // When the caches turn next; none while nothing is in them.
+        let mut turn: Option<Instant> = None;
+        loop {
+            let until = turn.map(|at| at.saturating_duration_since(Instant::now()));
+            let Some(jobs) = queue.take(beat.into_iter().chain(until).min()) else {
+                break;
+            };
+            let now = Instant::now();
+            if turn.is_some_and(|at| at <= now) {
+                turn = self.turn().then(|| now + TURN);
+            }
+            if !jobs.is_empty() {
+                turn = turn.or(Some(now + TURN));
+            }
             if let Some(mark) = &mut self.mark
                 && !self.taken_over
                 && !mark.keep()
@@ -71,6 +87,15 @@ impl Writer {
         if let Some(mark) = self.mark.as_ref().filter(|_| !self.taken_over) {
             mark.remove();
         }
+    }
+
+    /// Gives back what was not used since the turn before; whether there is still something.
+    fn turn(&mut self) -> bool {
+        self.shared.turn();
+        if let Err(error) = shrink(&self.connection) {
+            tracing::warn!(%error, "the event store's writer can't give its memory back");
+        }
+        self.ledger.turn()
     }
 
     fn group(&mut self, jobs: Vec<Job>) {
@@ -199,6 +224,11 @@ impl Writer {
             Err(error) => tracing::warn!(%error, "checkpoint of the event store failed"),
         }
     }
+}
+
+/// Gives back the pages that a connection keeps; the system's cache still has them.
+pub(crate) fn shrink(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch("PRAGMA shrink_memory")
 }
 
 /// Leaves no caller waiting for ever should the writer panic, as in a listener.

@@ -4,8 +4,6 @@
 //! Contiguous NFA: a tenth of the memory of a DFA or a set of regular expressions at half their
 //! speed, which is still a third of a microsecond a line (build-notes 2).
 
-use std::collections::BTreeSet;
-
 use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind};
 use health_event::keys;
 
@@ -14,15 +12,16 @@ use crate::kmsg::{Origin, Record};
 use crate::xid::{self, XidState};
 
 /// Who looks at a record that contains a literal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Detector {
-    /// The map of GPU addresses to UUIDs. First, so that a record's XID knows the record's UUID.
+    /// The map of GPU addresses to UUIDs.
     GpuUuid,
     /// GPU driver errors.
     Xid,
 }
 
-/// The literal that every line of a detector contains. A new detector is a line here, a variant
+/// The literal that every line of a detector contains, in the order in which they look: the UUIDs
+/// first, so that a record's XID knows the record's UUID. A new detector is a line here, a variant
 /// above and an arm in [`KernelLog::look`].
 const LITERALS: [(&str, Detector); 2] = [
     (xid::UUID_LITERAL, Detector::GpuUuid),
@@ -66,12 +65,14 @@ impl KernelLog {
         if user && !self.config.accept_user_records {
             return;
         }
-        let mut detectors = BTreeSet::from([LITERALS[first.pattern().as_usize()].1]);
-        detectors.extend(hits.map(|hit| LITERALS[hit.pattern().as_usize()].1));
+        let mut hit = [false; LITERALS.len()];
+        for found in std::iter::once(first).chain(hits) {
+            hit[found.pattern().as_usize()] = true;
+        }
         let text = record.text();
         let before = findings.len();
-        for detector in detectors {
-            self.look(detector, &text, findings);
+        for ((_, detector), _) in LITERALS.iter().zip(hit).filter(|(_, hit)| *hit) {
+            self.look(*detector, &text, findings);
         }
         if user {
             for finding in &mut findings[before..] {

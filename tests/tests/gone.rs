@@ -125,7 +125,13 @@ async fn what_a_deleted_node_leaves_ends_after_the_memory_also_over_a_kill() {
     controller.restart().await.unwrap();
     until_open(&controller, 0).await;
     assert!(deleted.elapsed() >= MEMORY, "{:?}", deleted.elapsed());
-    assert!(controller.log_tail().contains("node deleted"));
+    let shown = machine.until(&controller, "shown", |_| true).await.unwrap();
+    let closed = shown["closed"].as_array().unwrap();
+    assert_eq!(closed.len(), 3, "{shown:#}");
+    assert!(
+        closed.iter().all(|f| f["cause"] == "node deleted"),
+        "{shown:#}"
+    );
     until_rows(&controller, [0; 3]).await;
 }
 
@@ -162,7 +168,10 @@ async fn a_node_that_is_another_machine_now_drops_the_faults_of_the_one_before()
         "at once: {:?}",
         registered.elapsed()
     );
-    assert!(controller.log_tail().contains("node replaced"));
+    let shown = machine.until(&controller, "shown", |_| true).await.unwrap();
+    let mut closed = shown["closed"].as_array().unwrap().iter();
+    let replaced = |f: &serde_json::Value| f["cause"] == "node replaced" && f["code"] == "48";
+    assert!(closed.any(replaced), "{shown:#}");
 
     // Late words of the machine before: one has no effect, and ends by itself.
     let direct = Monitor::on_port(controller.ingest).unwrap();

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use health_event::CloseCause;
 use health_event::checks::{self, ClearedBy};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
@@ -151,6 +152,21 @@ pub(crate) fn end(fault: &api::Fault) -> &'static str {
         ClearedBy::Reboot => "ends with a reboot after which it is not found again",
         ClearedBy::Reading => "ends when its check reads that all is well",
         ClearedBy::Either => "ends when its check reads that all is well, or with a reboot",
+    }
+}
+
+/// Why a fault closed, by the name of the cause.
+pub(crate) fn closing(cause: &str) -> &str {
+    match CloseCause::from_stored(cause) {
+        Some(CloseCause::Recovered) => "its check read that all is well",
+        Some(CloseCause::Reboot) => "not found again after a reboot",
+        Some(CloseCause::NoLongerAsserted) => "the agent no longer asserts it",
+        Some(CloseCause::Person) => "a person closed it",
+        Some(CloseCause::RetiredCheck) => "its check is no more (ingest.retired_checks)",
+        Some(CloseCause::NodeReplaced) => "another machine has the node's name (node replaced)",
+        Some(CloseCause::NodeDeleted) => "its node is gone (node deleted)",
+        Some(CloseCause::Merged) => "found to be another fault",
+        None => cause,
     }
 }
 

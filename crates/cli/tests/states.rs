@@ -113,8 +113,25 @@ fn a_node_that_is_gone_or_well() {
         closed_at: Some(ago(100)),
         ..incident("Closed")
     };
+    let over = |second, cause: &str| api::ClosedFault {
+        fault: fault(1, "79", true),
+        closed_at: ago(second),
+        cause: cause.to_owned(),
+    };
+    let causes = [
+        "node deleted",
+        "node replaced",
+        "person",
+        "reboot",
+        "new",
+        "x",
+    ];
     let ended = api::Node {
         incidents: vec![deleted],
+        closed: (1..)
+            .zip(causes)
+            .map(|(n, cause)| over(n * 60, cause))
+            .collect(),
         ..gone(node())
     };
     check("deleted", 0, &ended, Vec::new());

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use health_event::incident::{Incident, IncidentId};
-use health_event::{BootId, FaultId, NodeName, ProcessingStrategy, Sender};
+use health_event::{BootId, FaultId, NodeName, ProcessingStrategy, Sender, Subject};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
 
 use crate::codec::from_nanos;
@@ -167,6 +167,25 @@ impl EventStore {
             ),
             params![node.as_str()],
         )
+    }
+
+    /// Closed faults of a node that are remembered, the one that closed last first, at most `limit`.
+    pub fn closed_faults(
+        &self,
+        node: &NodeName,
+        limit: usize,
+    ) -> Result<Vec<StoredFault>, ReadError> {
+        let subject = Subject::Node(node.clone()).to_string();
+        let mut closed = self.faults(
+            &format!(
+                "{FAULT} WHERE s.subject = ?1 AND f.open = 0 ORDER BY f.last_at DESC LIMIT ?2"
+            ),
+            params![subject, limit],
+        )?;
+        // One that an override made healthy never was open.
+        closed.retain(|fault| fault.cause.is_some());
+        closed.sort_by_key(|fault| std::cmp::Reverse(fault.closed_at));
+        Ok(closed)
     }
 
     /// Nodes of which something stays until somebody ends it: a lasting fault, or where an agent's

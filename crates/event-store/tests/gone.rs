@@ -31,6 +31,10 @@ fn what_a_gone_node_leaves_closes_unless_it_was_spoken_of_since() {
     let closed = store.fault(&fault_id("79")).unwrap().unwrap();
     assert_eq!(closed.cause, Some(CloseCause::NodeDeleted));
     assert!(!closed.asserted_by_agent, "no agent is there");
+    let over = store.closed_faults(&node(), 20).unwrap();
+    assert_eq!(over.len(), 2, "{over:?}");
+    assert!(over.contains(&closed));
+    assert_eq!(store.closed_faults(&node(), 1).unwrap().len(), 1);
     let asserted = store.asserted_set(&node()).unwrap();
     assert_eq!(asserted.len(), 1, "{asserted:?}");
     // The closing has the place of the newest word in the order.

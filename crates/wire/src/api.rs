@@ -109,6 +109,22 @@ pub struct Node {
     pub incidents: Vec<Incident>,
     /// Holds that a person's uncordon left on the machine.
     pub holds: Vec<Hold>,
+    /// Faults that closed and are remembered (`store.fault_memory`), newest first; at most 20.
+    #[serde(default)]
+    pub closed: Vec<ClosedFault>,
+}
+
+/// A fault that is over.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClosedFault {
+    /// As it was last.
+    #[serde(flatten)]
+    pub fault: Fault,
+    /// When it closed.
+    pub closed_at: Timestamp,
+    /// Why: `recovered`, `reboot`, `no longer asserted`, `person`, `retired check`,
+    /// `node deleted`, `node replaced`.
+    pub cause: String,
 }
 
 /// What the node object says.

@@ -97,7 +97,8 @@ fn gone(facts: &Facts) -> Vec<Line> {
         return Vec::new();
     }
     let text = "Nothing, while there is no node of this name. What was said of it is kept for \
-                store.fault_memory, and looked at when a node of this name and machine appears.";
+                store.fault_memory, and looked at when a node of this name and machine appears by \
+                then; after that it closes (node deleted).";
     vec![Line::Comes(text.to_owned())]
 }
 

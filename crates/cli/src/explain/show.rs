@@ -12,6 +12,8 @@ use crate::words::{self, Clock};
 
 /// Newest steps of the incident that are printed.
 const STEPS: usize = 8;
+/// Faults that are over.
+const CLOSED: usize = 5;
 /// Characters of a command beside which there is room for what it does.
 const COMMAND: usize = 44;
 /// Characters of a message.
@@ -23,6 +25,7 @@ pub(super) fn print(out: &mut impl Write, facts: &Facts, clock: &Clock) -> io::R
         wrong(out, facts, clock)?;
     }
     observed(out, facts, clock)?;
+    closed(out, &facts.node, clock)?;
     match facts.open() {
         Some(incident) => done(out, facts, incident, clock)?,
         None => last_incident(out, &facts.node, clock)?,
@@ -222,6 +225,29 @@ fn observed(out: &mut impl Write, facts: &Facts, clock: &Clock) -> io::Result<()
         writeln!(out, "  {} since {since}", harmless(&what))?;
     }
     let more = observed.len().saturating_sub(FAULTS);
+    if more > 0 {
+        writeln!(out, "  {DIM}and {more} more{DIM:#}")?;
+    }
+    Ok(())
+}
+
+/// What is over, and why: the only place that tells of faults without an incident.
+fn closed(out: &mut impl Write, node: &Node, clock: &Clock) -> io::Result<()> {
+    if node.closed.is_empty() {
+        return Ok(());
+    }
+    heading(out, "What is over")?;
+    for over in node.closed.iter().take(CLOSED) {
+        let what = words::fault_and_device(&over.fault);
+        let (why, since) = (words::closing(&over.cause), clock.since(over.closed_at));
+        writeln!(
+            out,
+            "  {}: {} {DIM}{since}{DIM:#}",
+            harmless(&what),
+            harmless(why)
+        )?;
+    }
+    let more = node.closed.len().saturating_sub(CLOSED);
     if more > 0 {
         writeln!(out, "  {DIM}and {more} more{DIM:#}")?;
     }

@@ -110,6 +110,7 @@ pub(crate) fn node() -> api::Node {
         observed: Vec::new(),
         incidents: Vec::new(),
         holds: Vec::new(),
+        closed: Vec::new(),
     }
 }
 

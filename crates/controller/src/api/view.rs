@@ -18,6 +18,8 @@ use crate::reports::{AgentState, Standing};
 
 /// Incidents of a node that are shown.
 const SHOWN_INCIDENTS: usize = 20;
+/// Closed faults that one answer shows.
+const SHOWN_CLOSED: usize = 20;
 
 pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status, ReadError> {
     let stats = context.store.stats()?;
@@ -172,6 +174,12 @@ pub(super) fn node(
                 faults: hold.faults.iter().map(|held| held.id.to_string()).collect(),
             })
             .collect(),
+        closed: context
+            .store
+            .closed_faults(name, SHOWN_CLOSED)?
+            .into_iter()
+            .filter_map(closed_fault)
+            .collect(),
     })
 }
 
@@ -318,6 +326,15 @@ pub(super) fn incident(incident: &incident::Incident) -> types::Incident {
         needs_operator: incident.needs_operator.clone(),
         held_by: incident.held_by.clone(),
     }
+}
+
+fn closed_fault(closed: StoredFault) -> Option<types::ClosedFault> {
+    let (closed_at, cause) = (closed.closed_at?, closed.cause?);
+    Some(types::ClosedFault {
+        fault: fault(closed),
+        closed_at,
+        cause: cause.as_str().to_owned(),
+    })
 }
 
 fn incident_fault(fault: &incident::IncidentFault) -> types::IncidentFault {

@@ -5,6 +5,9 @@ use std::time::Duration;
 use e2e::machine::{SOON, events, until, until_state};
 use e2e::monitor::{fatal, healthy, warning};
 use e2e::{Controller, ControllerOptions, KernelLog, Machine, Monitor, nodes};
+use k8s_openapi::api::core::v1::Event;
+use kube::api::ListParams;
+use kube::{Api, Client};
 use serde_json::json;
 use testbed::{Component, wait_for};
 
@@ -31,6 +34,42 @@ async fn cordon_and_uncordon(turn: &Turn, controller: &Controller, name: &str) {
         .await
         .unwrap();
     }
+}
+
+/// Events about a node that the controller made of its own.
+async fn own_events(client: &Client, node: &str) -> Vec<Event> {
+    let events: Api<Event> = Api::namespaced(client.clone(), "default");
+    let list = events.list(&ListParams::default()).await.unwrap();
+    let ours = |event: &Event| {
+        event.involved_object.name.as_deref() == Some(node)
+            && event.reporting_component.as_deref() == Some("warden-controller")
+    };
+    list.into_iter().filter(ours).collect()
+}
+
+async fn reasons(client: &Client, node: &str) -> Vec<String> {
+    let events = own_events(client, node).await;
+    events
+        .into_iter()
+        .filter_map(|event| event.reason)
+        .collect()
+}
+
+/// Waits for an Event about a node with this reason and all of these words.
+async fn told(client: &Client, node: &str, reason: &str, words: &[&str]) {
+    let what = format!("an Event {reason} about {node}");
+    wait_for(what, SOON, || async {
+        let events = own_events(client, node).await;
+        let found = events.iter().any(|event| {
+            let message = event.message.as_deref().unwrap_or_default();
+            event.reason.as_deref() == Some(reason)
+                && event.type_.as_deref() == Some("Warning")
+                && words.iter().all(|word| message.contains(word))
+        });
+        Ok(found.then_some(()))
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,8 +125,17 @@ async fn the_breaker_withholds_the_third_of_four_and_forgets_nobody() {
         ],
     );
 
-    // A person's cordon and uncordon of a withheld node mean nothing to us.
     let client = turn.testbed.admin();
+    // Whoever is on call sees it with `kubectl get events`: the trip once, at the node that tripped.
+    let words = ["level bound of pool gpu", "2 nodes counted, 2 of them"];
+    told(&client, "b2", "BreakerTripped", &words).await;
+    for name in &names[2..] {
+        let words = ["not taken out of service", "level bound", "warden explain"];
+        told(&client, name, "QuarantineWithheld", &words).await;
+    }
+    assert_eq!(reasons(&client, "b3").await, ["QuarantineWithheld"]);
+
+    // A person's cordon and uncordon of a withheld node mean nothing to us.
     cordon_and_uncordon(&turn, &controller, "b2").await;
     until_state(&controller, "b2", "Withheld").await.unwrap();
     assert!(nodes::marks(&nodes::read(&client, "b2").await.unwrap()).is_empty());

@@ -16,6 +16,7 @@ mod faults;
 mod gone;
 mod kit;
 mod modules;
+mod off;
 mod people;
 mod plaintext;
 mod profiles;

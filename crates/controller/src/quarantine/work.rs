@@ -289,7 +289,7 @@ impl Module {
             decision = with_permit;
             stored
         } else {
-            self.let_others_pass(name, observed);
+            self.let_others_pass(name, observed, now);
             let taken = TakenRecord::default();
             self.store(&decision, observed, &taken, Vec::new(), now)
         };
@@ -438,8 +438,12 @@ impl Module {
 
     /// A withheld node that does not ask, because a person paused it or its faults are held, must
     /// not hold up those behind it.
-    fn let_others_pass(&self, name: &NodeName, observed: &Observed) {
-        let Some(incident) = &observed.incident else {
+    /// Where nobody may go yet all keep their places, or the youngest could ask first when they may.
+    fn let_others_pass(&self, name: &NodeName, observed: &Observed, now: Timestamp) {
+        let policy = self.policy_now();
+        let nobody_goes = policy.mode != Mode::Enforce
+            || policy.first_action_until.is_some_and(|until| now < until);
+        let Some(incident) = observed.incident.as_ref().filter(|_| !nobody_goes) else {
             return;
         };
         if self.breaker.lock().pass_over(&incident.pool, name) {

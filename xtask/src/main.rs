@@ -4,6 +4,7 @@ mod names;
 mod pages;
 mod reference_metrics;
 mod rows;
+mod wire_fields;
 
 use std::path::{Path, PathBuf};
 
@@ -19,9 +20,10 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Write the reference pages again.
+    /// Write the reference pages and the list of the wire's numbers again.
     Generate,
-    /// Fail on stale pages, names outside their place and acceptance rows without a test.
+    /// Fail on stale pages, names outside their place, changed numbers of the wire and acceptance
+    /// rows without a test.
     Check,
     /// Print which acceptance rows are tested, differ, or are open.
     Rows,
@@ -35,10 +37,16 @@ fn main() -> anyhow::Result<()> {
     let root = root()?;
     match Arguments::parse().command {
         Command::Rows => println!("{}", rows::count(&root)?),
-        Command::Generate => pages::write(&root)?,
+        Command::Generate => {
+            pages::write(&root)?;
+            let list = wire_fields::page(&root)?;
+            std::fs::write(root.join(wire_fields::LIST), list)
+                .with_context(|| format!("writing {}", wire_fields::LIST))?;
+        }
         Command::Check => {
             let mut faults = pages::stale(&root);
             faults.extend(names::misplaced(&root)?);
+            faults.extend(wire_fields::faults(&root)?);
             let rows = rows::count(&root)?;
             println!("{rows}");
             faults.extend(rows.open.iter().map(|row| {

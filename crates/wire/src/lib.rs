@@ -14,6 +14,8 @@ mod body;
 mod codec;
 mod convert;
 pub mod validate;
+#[cfg(test)]
+mod versions_tests;
 
 pub use answers::{AnswersLayer, unavailable, with_retry_hint};
 pub use body::{decode_body, encode_body, received_bytes, sent_hash};

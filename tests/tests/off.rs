@@ -32,7 +32,7 @@ fn dying_at(point: &str) -> ControllerOptions {
 
 fn fault(node: &str) -> HealthEvent {
     let mut event = fatal("GpuMemWatch", "48", "0");
-    event.node_name = node.to_owned();
+    node.clone_into(&mut event.node_name);
     event
 }
 

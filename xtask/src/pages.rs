@@ -60,19 +60,27 @@ fn configuration() -> String {
     );
     let config = controller::config::Config::default();
     for key in config.keys() {
-        row(
-            &mut page,
-            &[
-                &key.key,
-                &format!("`{}`", key.default),
-                key.allowed,
-                key.help,
-            ],
-        );
+        let default = format!("`{}`", key.default);
+        row(&mut page, &[&key.key, &default, key.allowed, key.help]);
     }
     page.push_str(
-        "\nRule sets (`[[quarantine.rule-sets]]`) have the reference's form; the names that their \
-         expressions may use are in [cel.md](cel.md).\n\n## warden-agent\n\nEach key has a flag, \
+        "\nArrays of tables: `[[NAME]]` begins an element, and `NAME[].KEY` is a key of it. A default \
+         `\"\"` of a key that must not be empty means that it must be given.\n\n\
+         | key | default | allowed | meaning |\n|---|---|---|---|\n",
+    );
+    for key in config.shapes() {
+        // Of an array in words, of a key as it would be written.
+        let is_array = key.value.is_empty();
+        let default = if is_array {
+            key.default.clone()
+        } else {
+            format!("`{}`", key.default)
+        };
+        row(&mut page, &[&key.key, &default, key.allowed, key.help]);
+    }
+    page.push_str(
+        "\nRule sets have the reference's form; the names that their expressions may use are in \
+         [cel.md](cel.md).\n\n## warden-agent\n\nEach key has a flag, \
          which wins; `warden-agent --help` says the defaults.\n\n| key | allowed |\n|---|---|\n",
     );
     for (key, allowed) in agent::config::KEYS {

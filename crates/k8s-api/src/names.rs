@@ -221,12 +221,13 @@ pub const LABEL_PREFIX: &str = "k8saas.nvidia.com/";
 /// Value of [`STATE_LABEL`] while a node is out and nothing else is under way.
 pub const STATE_QUARANTINED: &str = "quarantined";
 /// Working values of [`DRIVER_UPGRADE_STATE`], as the GPU operator writes them.
-pub const DRIVER_UPGRADE_WORKING: [&str; 8] = [
+pub const DRIVER_UPGRADE_WORKING: [&str; 9] = [
     "cordon-required",
     "wait-for-jobs-required",
     "pod-deletion-required",
     "node-maintenance-required",
     "drain-required",
+    "post-maintenance-required",
     "pod-restart-required",
     "validation-required",
     "uncordon-required",

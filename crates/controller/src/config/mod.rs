@@ -84,6 +84,7 @@ pub struct Config {
     /// `[api]`
     pub api: ApiConfig,
     keys: Vec<Key>,
+    shapes: Vec<Key>,
 }
 
 /// Why a configuration can't be used.
@@ -145,6 +146,7 @@ impl Config {
         let findings = Findings::default();
         let mut config = Self::read(Section::root(table, &findings));
         config.keys = findings.keys.into_inner();
+        config.shapes = findings.shapes.into_inner();
         Ok((config, findings.problems.into_inner()))
     }
 
@@ -167,6 +169,7 @@ impl Config {
             quarantine: QuarantineConfig::read(root.section("quarantine"), profile),
             api: ApiConfig::read(root.section("api")),
             keys: Vec::new(),
+            shapes: Vec::new(),
         }
     }
 
@@ -174,6 +177,12 @@ impl Config {
     /// reference page.
     pub fn keys(&self) -> &[Key] {
         &self.keys
+    }
+
+    /// Every array of tables, `NAME`, with what holds where it is absent, and every key of an element,
+    /// `NAME[].KEY`.
+    pub fn shapes(&self) -> &[Key] {
+        &self.shapes
     }
 
     /// The configuration in effect, one `key = value` a line. Secrets are not in it.

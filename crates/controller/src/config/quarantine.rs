@@ -264,47 +264,45 @@ fn node_name(text: &str) -> Option<String> {
 
 /// The default list holds what is known to cordon and uncordon by itself.
 fn cooperators(s: &mut Section<'_>) -> Vec<Cooperator> {
-    if !s.has("cooperators") {
-        // Working values: the states of the GPU operator's driver upgrade between cordon-required
-        // and uncordon-required (k8s-operator-libs, upgrade consts).
-        let working = [
-            "cordon-required",
-            "wait-for-jobs-required",
-            "pod-deletion-required",
-            "drain-required",
-            "node-maintenance-required",
-            "post-maintenance-required",
-            "pod-restart-required",
-            "validation-required",
-            "uncordon-required",
-        ];
-        return vec![
-            Cooperator {
-                key: "nvidia.com/gpu-driver-upgrade-state".to_owned(),
-                working_values: working.map(str::to_owned).to_vec(),
-            },
-            Cooperator {
-                key: "weave.works/kured-reboot-in-progress".to_owned(),
-                working_values: Vec::new(),
-            },
-        ];
+    let given = s.has("cooperators");
+    let list = s.sections(
+        (
+            "cooperators",
+            "the GPU operator's driver upgrade, and kured",
+            "Controllers that uncordon nodes as part of their own work: that is no person's uncordon",
+        ),
+        cooperator,
+    );
+    if given {
+        return list;
     }
-    let sections = s.sections("cooperators");
-    sections
-        .into_iter()
-        .map(|mut s| Cooperator {
-            key: required(&mut s, "key", "Label or annotation by which it is known"),
-            working_values: s.list(
-                (
-                    "working_values",
-                    &[],
-                    "Values that mean that it works; none = any",
-                ),
-                "a list of texts",
-                |text| Some(text.to_owned()),
+    vec![
+        Cooperator {
+            key: k8s_api::names::DRIVER_UPGRADE_STATE.text.to_owned(),
+            working_values: k8s_api::names::DRIVER_UPGRADE_WORKING
+                .map(str::to_owned)
+                .to_vec(),
+        },
+        Cooperator {
+            key: k8s_api::names::KURED_REBOOT.text.to_owned(),
+            working_values: Vec::new(),
+        },
+    ]
+}
+
+fn cooperator(mut s: Section<'_>) -> Cooperator {
+    Cooperator {
+        key: required(&mut s, "key", "Label or annotation by which it is known"),
+        working_values: s.list(
+            (
+                "working_values",
+                &[],
+                "Values that mean that it works; none = any",
             ),
-        })
-        .collect()
+            "a list of texts",
+            |text| Some(text.to_owned()),
+        ),
+    }
 }
 
 /// A text that must be there.
@@ -374,22 +372,27 @@ impl BreakerConfig {
 }
 
 fn pools(s: &mut Section<'_>) -> Vec<PoolConfig> {
-    if !s.has("pools") {
-        return vec![PoolConfig {
-            name: "gpu".to_owned(),
-            label: "nvidia.com/gpu.present".to_owned(),
-            value: "true".to_owned(),
-        }];
-    }
-    let sections = s.sections("pools");
-    let pools: Vec<PoolConfig> = sections
-        .into_iter()
-        .map(|mut s| PoolConfig {
+    let given = s.has("pools");
+    let pools = s.sections(
+        (
+            "pools",
+            "`gpu`: label `nvidia.com/gpu.present=true`",
+            "Pools with bounds of their own; the first whose label matches has the node, `other` has \
+             the rest",
+        ),
+        |mut s| PoolConfig {
             name: required(&mut s, "name", "Name of the pool"),
             label: required(&mut s, "label", "Label's key"),
             value: s.text("value", "true", "Label's value"),
-        })
-        .collect();
+        },
+    );
+    if !given {
+        return vec![PoolConfig {
+            name: "gpu".to_owned(),
+            label: k8s_api::names::GPU_PRESENT.text.to_owned(),
+            value: "true".to_owned(),
+        }];
+    }
     let mut seen = BTreeSet::from(["other"]);
     for pool in &pools {
         if !seen.insert(&pool.name) {
@@ -401,8 +404,14 @@ fn pools(s: &mut Section<'_>) -> Vec<PoolConfig> {
 }
 
 fn rule_sets(s: &mut Section<'_>) -> Vec<RuleSetConfig> {
-    let sections = s.sections("rule-sets");
-    let sets: Vec<RuleSetConfig> = sections.into_iter().map(rule_set).collect();
+    let sets = s.sections(
+        (
+            "rule-sets",
+            "none beside those that ship",
+            "Rule sets in the reference's form",
+        ),
+        rule_set,
+    );
     let mut seen = BTreeSet::new();
     for set in &sets {
         if !set.name.is_empty() && !seen.insert(&set.name) {
@@ -414,8 +423,8 @@ fn rule_sets(s: &mut Section<'_>) -> Vec<RuleSetConfig> {
 
 fn rule_set(mut s: Section<'_>) -> RuleSetConfig {
     let mut matching = s.section("match");
-    let all = rules(&mut matching, "all");
-    let any = rules(&mut matching, "any");
+    let all = rules(&mut matching, "all", "Rules that must all match");
+    let any = rules(&mut matching, "any", "Rules of which one must match");
     drop(matching);
     if all.is_empty() && any.is_empty() {
         s.problem(
@@ -451,13 +460,16 @@ fn rule_set(mut s: Section<'_>) -> RuleSetConfig {
     }
 }
 
-fn rules(s: &mut Section<'_>, key: &'static str) -> Vec<RuleConfig> {
-    let sections = s.sections(key);
+fn rules(s: &mut Section<'_>, key: &'static str, help: &'static str) -> Vec<RuleConfig> {
     let rule = |mut s: Section<'_>| {
         // The default stands only for a missing kind, which is reported below.
         let missing = !s.has("kind");
         let kind = s.name(
-            ("kind", "HealthEvent", "What the rule looks at"),
+            (
+                "kind",
+                "HealthEvent",
+                "What the rule looks at; must be given",
+            ),
             "HealthEvent or Node",
             |text| match text {
                 "HealthEvent" => Some(RuleKind::HealthEvent),
@@ -473,7 +485,7 @@ fn rules(s: &mut Section<'_>, key: &'static str) -> Vec<RuleConfig> {
             expression: required(&mut s, "expression", "CEL that gives true or false"),
         }
     };
-    sections.into_iter().map(rule).collect()
+    s.sections((key, "none", help), rule)
 }
 
 fn taint(mut s: Section<'_>) -> Option<TaintConfig> {

@@ -52,6 +52,11 @@ pub struct Key {
 pub(super) struct Findings {
     pub(super) problems: RefCell<Vec<Problem>>,
     pub(super) keys: RefCell<Vec<Key>>,
+    /// Arrays of tables with the keys of an element, whether any is there or not.
+    pub(super) shapes: RefCell<Vec<Key>>,
+    /// Every key that was asked for, so that a test finds what no page would name.
+    #[cfg(test)]
+    pub(super) asked: RefCell<Vec<String>>,
 }
 
 /// One table of the file. Keys that nobody asked for are reported when it is dropped.
@@ -61,6 +66,8 @@ pub(super) struct Section<'a> {
     table: Table,
     known: Vec<&'static str>,
     findings: &'a Findings,
+    /// It stands for an element of an array of tables, and is only read for its keys.
+    is_shape: bool,
 }
 
 /// Longest text of a value in a message.
@@ -76,15 +83,22 @@ fn shown(value: &Value) -> String {
 
 impl<'a> Section<'a> {
     pub(super) fn root(table: Table, findings: &'a Findings) -> Self {
-        Self::new(String::new(), table, findings)
+        Self {
+            path: String::new(),
+            table,
+            known: Vec::new(),
+            findings,
+            is_shape: false,
+        }
     }
 
-    fn new(path: String, table: Table, findings: &'a Findings) -> Self {
+    fn below(&self, path: String, table: Table) -> Self {
         Self {
             path,
             table,
             known: Vec::new(),
-            findings,
+            findings: self.findings,
+            is_shape: self.is_shape,
         }
     }
 
@@ -98,6 +112,9 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn problem(&self, key: &str, value: &Value, allowed: impl Into<String>) {
+        if self.is_shape {
+            return;
+        }
         self.findings.problems.borrow_mut().push(Problem {
             key: named(&self.full(key)).into_owned(),
             value: shown(value),
@@ -124,26 +141,40 @@ impl<'a> Section<'a> {
                 Table::new()
             }
         };
-        Section::new(self.full(key), table, self.findings)
+        self.below(self.full(key), table)
     }
 
-    /// The tables of an array of tables.
-    pub(super) fn sections(&mut self, key: &'static str) -> Vec<Section<'a>> {
+    /// The elements of an array of tables, each read by `read`; none if it isn't there. `default`
+    /// says in words what holds then.
+    pub(super) fn sections<T>(
+        &mut self,
+        (key, default, help): (&'static str, &'static str, &'static str),
+        read: impl Fn(Section<'a>) -> T,
+    ) -> Vec<T> {
+        let full = self.full(key);
+        self.findings.shapes.borrow_mut().push(Key {
+            key: full.clone(),
+            value: String::new(),
+            default: default.to_owned(),
+            allowed: "an array of tables",
+            help,
+        });
+        let mut shape = self.below(format!("{full}[]"), Table::new());
+        shape.is_shape = true;
+        read(shape);
         let Some(value) = self.take(key) else {
             return Vec::new();
         };
-        let allowed = format!("an array of tables: [[{}]]", self.full(key));
+        let allowed = format!("an array of tables: [[{full}]]");
         let Value::Array(items) = value else {
             self.problem(key, &value, allowed);
             return Vec::new();
         };
-        let mut sections = Vec::new();
+        let mut elements = Vec::new();
         for (index, item) in items.into_iter().enumerate() {
             match item {
-                Value::Table(ref table) => {
-                    let table = table.clone();
-                    let path = format!("{}[{index}]", self.full(key));
-                    sections.push(Section::new(path, table, self.findings));
+                Value::Table(table) => {
+                    elements.push(read(self.below(format!("{full}[{index}]"), table)));
                 }
                 Value::String(_)
                 | Value::Integer(_)
@@ -153,7 +184,7 @@ impl<'a> Section<'a> {
                 | Value::Array(_) => self.problem(key, &item, allowed.as_str()),
             }
         }
-        sections
+        elements
     }
 
     /// A value that `parse` understands; the default where it is missing or, reported, bad.
@@ -178,7 +209,12 @@ impl<'a> Section<'a> {
             let parsed = parse(&default).expect("a default is of the allowed form");
             (parsed, &default)
         });
-        self.findings.keys.borrow_mut().push(Key {
+        let keys = if self.is_shape {
+            &self.findings.shapes
+        } else {
+            &self.findings.keys
+        };
+        keys.borrow_mut().push(Key {
             key: self.full(key),
             value: value.to_string(),
             default: default.to_string(),
@@ -304,6 +340,11 @@ impl Drop for Section<'_> {
         let mut known = self.known.clone();
         known.sort_unstable();
         known.dedup();
+        #[cfg(test)]
+        {
+            let asked = known.iter().map(|key| self.full(key));
+            self.findings.asked.borrow_mut().extend(asked);
+        }
         for (key, value) in std::mem::take(&mut self.table) {
             let allowed = format!("no such key; keys here are {}", known.join(", "));
             self.problem(&key, &value, allowed);

@@ -263,3 +263,34 @@ fn a_key_of_which_nothing_is_to_be_seen_is_named() {
         "{found:?}"
     );
 }
+
+#[test]
+fn every_key_that_the_reader_takes_is_told_with_its_meaning() {
+    let findings = Findings::default();
+    Config::read(Section::root(toml::Table::new(), &findings));
+    let (keys, shapes) = (findings.keys.take(), findings.shapes.take());
+    let told: Vec<&str> = keys.iter().chain(&shapes).map(|k| k.key.as_str()).collect();
+    let asked = findings.asked.take();
+    assert!(
+        asked
+            .iter()
+            .any(|key| key == "quarantine.rule-sets[].match.all[].kind")
+    );
+    for key in asked {
+        let holds = |told: &&&str| {
+            told.strip_prefix(key.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        assert!(
+            told.iter().any(|told| holds(&told)),
+            "{key} is told nowhere"
+        );
+    }
+    for key in keys.iter().chain(&shapes) {
+        assert!(
+            !key.help.is_empty() && !key.allowed.is_empty(),
+            "{}",
+            key.key
+        );
+    }
+}

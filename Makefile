@@ -38,8 +38,8 @@ soak: setup ## Run the long tests: crash runs, a long outage, chaos, a large fle
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 bench: setup ## Measure the released programs
-	@cargo build --profile shipped --package agent --package controller --package cli
-	@WARDEN_BIN_DIR=$(abspath $(BUILT)/shipped) cargo run --quiet --release --bin bench -- $(ARGS)
+	@cargo build --profile shipped --package agent --package controller --package cli --package bench
+	@WARDEN_BIN_DIR=$(abspath $(BUILT)/shipped) $(BUILT)/shipped/bench $(ARGS)
 
 testbed: setup ## Run a control plane with simulated nodes until Ctrl-C
 	@cargo run --quiet --package testbed -- $(ARGS)

@@ -34,6 +34,10 @@ use clap::{Parser, ValueEnum};
 use crate::facts::{Facts, workspace};
 use crate::suite::Suite;
 
+/// The controller's, whose store and decisions are measured in this process.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Groups of rows that can be measured alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Group {

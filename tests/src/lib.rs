@@ -10,6 +10,7 @@ pub mod nodes;
 pub mod programs;
 pub mod proxy;
 pub mod random;
+pub mod relay;
 pub mod ring;
 pub mod view;
 

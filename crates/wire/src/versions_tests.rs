@@ -228,7 +228,10 @@ fn a_number_that_an_enum_has_not_yet_is_kept_and_means_the_careful_thing() {
     let bytes = newer.encode_to_vec();
     assert_eq!(Event::decode(&bytes[..]).unwrap(), newer, "kept");
     let read = HealthEvent::try_from(newer).unwrap();
-    assert_eq!(read.recommended_action, RecommendedAction::Unrecognised(1_234));
+    assert_eq!(
+        read.recommended_action,
+        RecommendedAction::Unrecognised(1_234)
+    );
     assert_eq!(
         read.recommended_action.strength(),
         RecommendedAction::ContactSupport.strength()

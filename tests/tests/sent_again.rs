@@ -1,4 +1,4 @@
-//! What a sender on the socket may rely on.
+//! A sender on the socket that sends again, because it heard no answer, is heard once.
 
 use e2e::machine::events;
 use e2e::monitor::warning;

@@ -319,3 +319,18 @@ async fn a_thousand_names_that_never_were_leave_nothing_and_no_answer_ends_nothi
     until_open(&controller, 0).await;
     until_rows(&controller, [0; 3]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_silent_still_when_its_node_is_back_is_told_again() {
+    let turn = Turn::take().await;
+    let controller = turn.controller(&forgetful()).await;
+    let mut machine = turn.machine(&controller, "silent").await;
+    machine.agent.kill();
+    until_faults(&controller, "silent", &["AgentSilent"]).await;
+    turn.delete("silent").await;
+    until_faults(&controller, "silent", &[]).await;
+    turn.nodes(&["silent"]).await;
+    until_faults(&controller, "silent", &["AgentSilent"]).await;
+    machine.agent.spawn().unwrap();
+    until_faults(&controller, "silent", &[]).await;
+}

@@ -90,7 +90,11 @@ async fn node(
     _: NoQuery,
 ) -> Answer<types::Node> {
     let node = view::node(&state.context, &name, Timestamp::now())?;
-    if node.object.is_none() && node.faults.is_empty() && node.incidents.is_empty() {
+    let lists = [&node.faults, &node.observed];
+    let has_nothing = lists.iter().all(|faults| faults.is_empty())
+        && node.incidents.is_empty()
+        && node.closed.is_empty();
+    if node.object.is_none() && has_nothing {
         return Err(no_node(&name));
     }
     Ok(Json(node))

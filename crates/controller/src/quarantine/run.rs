@@ -61,14 +61,14 @@ pub async fn run(
     leadership: Leadership,
     requests: mpsc::Receiver<Asked>,
 ) -> Result<(), QuarantineError> {
+    // Before anything is read: what is stored or seen from now on wakes, and waits in the queue.
+    let workers = Workers::new();
+    context.wakes.add(&workers);
     let config = context.config.quarantine.clone();
     let rules = settings::rule_sets(&config).map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         QuarantineError::Rules(lines.join("\n"))
     })?;
-    // Before anything is read: what is stored or seen from now on wakes, and waits in the queue.
-    let workers = Workers::new();
-    context.wakes.add(&workers);
     let stop = context.stop.clone();
     context.nodes.count_restarts(&context.metrics);
     tokio::select! {

@@ -16,12 +16,13 @@
 //! # Reading order
 //! [`store`] the handle, [`read`] what can be read, [`types`] what goes in and out, then the
 //! inside: `writer` (group commit), `ledger` (what it keeps in memory), `append` (idempotency),
-//! `fold` (repeats, counts, what the agent asserts), `scopes` (rows of one check), `changes` (other
-//! writes), `retention`.
+//! `fold` (repeats, counts, what the agent asserts), `scopes` (rows of one check), `closing` and
+//! `changes` (other writes), `retention`.
 
 mod append;
 mod changes;
 mod checkpoint;
+mod closing;
 mod codec;
 mod encode;
 mod error;

@@ -18,6 +18,7 @@ mod modules;
 mod off;
 mod people;
 mod plaintext;
+mod pools;
 mod profiles;
 mod python;
 mod refused;

@@ -1,4 +1,9 @@
+use std::time::Duration;
+
 use crate::kit::{Controller, Setup, until, xid};
+
+/// Filling a spool of 1 MiB takes a second; this only ends a failed test.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Die at every place, start again, and nothing that the kernel log said may be missing.
 #[tokio::test]
@@ -45,11 +50,14 @@ async fn dying_while_the_spool_is_compacted_keeps_the_count() {
         setup.flag("--crash-at", place);
         let mut first = setup.start(&controller.url());
         let mut written = 0;
+        let end = tokio::time::Instant::now() + LONGEST;
         while first.is_running() {
+            let now = tokio::time::Instant::now();
+            assert!(now < end, "{place} is not reached in time");
             if setup.try_log(&xid(written + 1, 31, 1)) {
                 written += 1;
             } else {
-                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
             assert!(written < 20_000, "{place} is never reached");
         }

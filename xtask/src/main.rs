@@ -1,6 +1,7 @@
 //! Generators and checks of the repository: `cargo run -p xtask -- check`.
 
 mod names;
+mod options;
 mod pages;
 mod reference_metrics;
 mod rows;
@@ -22,8 +23,8 @@ struct Arguments {
 enum Command {
     /// Write the reference pages and the list of the wire's numbers again.
     Generate,
-    /// Fail on stale pages, names outside their place, changed numbers of the wire and acceptance
-    /// rows without a test.
+    /// Fail on stale pages, names outside their place, options that do not exist, changed numbers
+    /// of the wire and acceptance rows without a test.
     Check,
     /// Print which acceptance rows are tested, differ, or are open.
     Rows,
@@ -46,6 +47,7 @@ fn main() -> anyhow::Result<()> {
         Command::Check => {
             let mut faults = pages::stale(&root);
             faults.extend(names::misplaced(&root)?);
+            faults.extend(options::unknown(&root)?);
             faults.extend(wire_fields::faults(&root)?);
             let rows = rows::count(&root)?;
             println!("{rows}");

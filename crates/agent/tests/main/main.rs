@@ -11,7 +11,6 @@ mod crowd;
 mod delivery;
 mod kernel_ring;
 mod kit;
-mod options;
 mod reboot;
 mod recovery_action;
 mod sight;

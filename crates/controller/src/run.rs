@@ -483,15 +483,27 @@ fn start_upkeep(context: &Context, tasks: &mut Tasks) {
     tasks.spawn_endless("retention", &context.stop, async move {
         loop {
             tokio::time::sleep(PRUNE).await;
+            let mut shed = 0;
             loop {
                 match store.prune(jiff::Timestamp::now()).await {
-                    Ok(pruned) if pruned.more => {}
-                    Ok(_) => break,
+                    Ok(pruned) => {
+                        shed += pruned.shed;
+                        if !pruned.more {
+                            break;
+                        }
+                    }
                     Err(error) => {
                         warn!(code = error.code(), %error, "retention did not run");
                         break;
                     }
                 }
+            }
+            if shed > 0 {
+                warn!(
+                    events = shed,
+                    "oldest events of senders that had more than a twentieth of the store went; \
+                     `warden status` names the senders"
+                );
             }
         }
     });

@@ -307,51 +307,94 @@ async fn a_callers_deadline_and_unreadable_bytes_get_answers_that_clients_unders
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_senders_share_of_the_store_is_used_up_over_a_restart_too() {
+async fn neither_a_fault_nor_a_recovery_waits_for_long_behind_more_than_a_senders_share() {
     let cluster = Cluster::with_nodes(&[]).await;
     cluster.testbed.ensure_namespace("warden").await.unwrap();
     let kubeconfig = cluster.testbed.kubeconfig();
     let folder = tempfile::tempdir().unwrap();
-    // A twentieth of it is 3.2 MiB.
+    // A twentieth is less than a MiB.
     let text = crate::process::config(folder.path(), "silent", "");
-    let text = text.replace("[store]", "[store]\nmax_bytes = \"64MiB\"");
+    let text = text.replace("[store]", "[store]\nmax_bytes = \"16MiB\"");
     std::fs::write(folder.path().join("controller.toml"), text).unwrap();
     let local = &["--insecure-local"];
     let program = Program::start_again(folder, &kubeconfig, local);
     program.up().await;
-    let batch = |node: &str, from: u64| -> Vec<HealthEvent> {
-        let event = |number| HealthEvent {
+    let batch = |from: u64| -> Vec<HealthEvent> {
+        // Each with a code of its own: repeats would only be counted.
+        let event = |number: u64| HealthEvent {
             is_fatal: false,
             message: "x".repeat(15_000),
-            ..numbered(node, number)
+            error_code: vec![number.to_string()],
+            ..numbered("n1", number)
         };
         (from..from + 50).map(event).collect()
     };
+    let within = |send| tokio::time::timeout(std::time::Duration::from_secs(8), send);
     let sender = Sender::new(program.plain().await, None);
-    let mut sent = 0;
-    let refused = loop {
-        assert!(sent < 500, "no bound");
-        match sender.send(batch("n1", sent)).await {
-            Ok(()) => sent += 50,
-            Err(status) => break status,
-        }
-    };
-    assert!(sent >= 100, "{refused:?}");
-    assert_eq!(refused.code(), Code::Unavailable);
-    assert!(
-        refused.message().contains("share of the store"),
-        "{refused:?}"
-    );
+    for from in (0..400).step_by(50) {
+        within(sender.send(batch(from))).await.unwrap().unwrap();
+    }
+    let mut fatal = numbered("n1", 1_000);
+    fatal.check_name = "Late".to_owned();
+    let mut healthy = fatal.clone();
+    within(sender.send(vec![fatal])).await.unwrap().unwrap();
+    assert_eq!(open_of(&program, "Late").await, 1);
+    within(sender.send(batch(400))).await.unwrap().unwrap();
 
+    // A restart changes nothing.
     let program = Program::start_again(program.kill(), &kubeconfig, local);
     program.up().await;
-    program.said("what senders have stored is counted").await;
     let sender = Sender::new(program.plain().await, None);
-    let again = sender.send(batch("n1", sent)).await.unwrap_err();
-    assert!(again.message().contains("share of the store"), "{again:?}");
-    sender.send(batch("n2", 0)).await.unwrap();
-    // What is fatal passes.
-    sender.send(vec![numbered("n1", 1_000)]).await.unwrap();
+    within(sender.send(batch(450))).await.unwrap().unwrap();
+    healthy.id = "recovered".to_owned();
+    healthy.metadata = numbered("n1", 1_001).metadata;
+    (healthy.is_healthy, healthy.is_fatal) = (true, false);
+    healthy.generated_timestamp = None;
+    within(sender.send(vec![healthy])).await.unwrap().unwrap();
+    assert_eq!(open_of(&program, "Late").await, 0);
+}
+
+/// Open faults of node `n1` of a check.
+async fn open_of(program: &Program, check: &str) -> usize {
+    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+    let (_, node) = program.get("/api/v1/nodes/n1", Some(token.trim())).await;
+    let node: serde_json::Value = serde_json::from_str(&node).unwrap();
+    let faults = node["faults"].as_array().unwrap().iter();
+    faults.filter(|fault| fault["check"] == check).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_again_after_its_recovery_is_new_unless_its_time_or_id_says_that_it_is_not() {
+    let (_cluster, program) = local(&[]).await;
+    let sender = Sender::new(program.plain().await, None);
+    let at = Some(wire::timestamp_to_wire(jiff::Timestamp::now()));
+    let table = [
+        ("Nothing", "", None, 1),
+        ("Time", "", at, 0),
+        ("Id", "id-1", None, 0),
+        ("Both", "id-2", at, 0),
+    ];
+    for (check, id, time, again) in table {
+        let fault = HealthEvent {
+            id: id.to_owned(),
+            check_name: check.to_owned(),
+            generated_timestamp: time,
+            metadata: std::collections::BTreeMap::new(),
+            ..numbered("n1", 1)
+        };
+        let healthy = HealthEvent {
+            id: String::new(),
+            is_healthy: true,
+            is_fatal: false,
+            generated_timestamp: None,
+            ..fault.clone()
+        };
+        for (event, open) in [(&fault, 1), (&healthy, 0), (&fault, again), (&healthy, 0)] {
+            sender.send(vec![event.clone()]).await.unwrap();
+            let found = open_of(&program, check).await;
+            assert_eq!(found, open, "{check}, healthy: {}", event.is_healthy);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

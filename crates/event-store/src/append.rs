@@ -201,6 +201,7 @@ impl Ledger {
                 event.component_class,
                 new.body
             ])?;
+        self.shares.came(&new.sender, new.body.len());
         Ok(self.event_seq)
     }
 

@@ -14,6 +14,7 @@ use crate::codec::nanos;
 use crate::options::Options;
 use crate::queue::Job;
 use crate::scopes::CachedScope;
+use crate::shares::Shares;
 use crate::types::{Commit, Counters};
 
 /// Faults and healthy statements that the cached scopes hold in all: some 700 bytes each.
@@ -83,6 +84,7 @@ pub(crate) struct Ledger {
     pub(crate) fencing: u64,
     pub(crate) fault_row: u64,
     pub(crate) counters: Counters,
+    pub(crate) shares: Shares,
     /// Counters as of the last commit, to go back to.
     kept: Counters,
     first_seq: u64,
@@ -103,6 +105,7 @@ impl Ledger {
             fencing: 0,
             fault_row: 0,
             counters: Counters::default(),
+            shares: Shares::default(),
             kept: Counters::default(),
             first_seq: 0,
             transitions_before: 0,
@@ -111,6 +114,7 @@ impl Ledger {
             spools: HashMap::new(),
         };
         ledger.reset(connection)?;
+        ledger.shares = Shares::new(ledger.options.retention_bytes, ledger.event_seq);
         Ok(ledger)
     }
 
@@ -118,6 +122,7 @@ impl Ledger {
     pub(crate) fn reset(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         self.scopes.clear();
         self.boots.clear();
+        self.shares.reset();
         self.counters = self.kept;
         let sql = "SELECT event_seq, transition_seq, fencing FROM counters";
         (self.event_seq, self.transition_seq, self.fencing) =
@@ -163,6 +168,7 @@ impl Ledger {
     pub(crate) fn committed(&mut self) -> Commit {
         self.counters.commits += 1;
         self.kept = self.counters;
+        self.shares.committed();
         Commit {
             first_seq: self.first_seq,
             last_seq: self.event_seq,

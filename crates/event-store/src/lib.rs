@@ -17,7 +17,7 @@
 //! [`store`] the handle, [`read`] what can be read, [`types`] what goes in and out, then the
 //! inside: `writer` (group commit), `ledger` (what it keeps in memory), `append` (idempotency),
 //! `fold` (repeats, counts, what the agent asserts), `scopes` (rows of one check), `closing` and
-//! `changes` (other writes), `retention`.
+//! `changes` (other writes), `retention`, `shares` (of senders).
 
 mod append;
 mod changes;
@@ -39,6 +39,7 @@ mod retention;
 mod rows;
 mod schema;
 mod scopes;
+mod shares;
 mod startup;
 pub mod store;
 pub mod types;
@@ -51,6 +52,6 @@ pub use scopes::COPIES_MAX;
 pub use store::{CommitListener, EventStore};
 pub use types::{
     Appended, AssertedFault, Batch, Commit, Consumer, Counters, Fingerprint, Gap, IncidentFilter,
-    LastOrder, Machine, NewEvent, Outcome, Pruned, Stats, StoredEvent, StoredFault,
+    LastOrder, Machine, NewEvent, Outcome, Pruned, Shed, Stats, StoredEvent, StoredFault,
     StoredTransition, Transition, TransitionsOf,
 };

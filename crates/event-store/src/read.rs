@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use health_event::incident::{Incident, IncidentId};
-use health_event::{BootId, FaultId, NodeName, ProcessingStrategy, Sender, Subject};
+use health_event::{BootId, FaultId, NodeName, ProcessingStrategy, Subject};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
 
 use crate::codec::from_nanos;
@@ -15,7 +15,7 @@ use crate::ledger::boots_from;
 use crate::records;
 use crate::retention::live_bytes;
 use crate::rows::{
-    CONSUMER, FAULT, OPEN, consumer, event, fault, fault_id, incident, node, transition,
+    CONSUMER, FAULT, OPEN, SHED, consumer, event, fault, fault_id, incident, node, shed, transition,
 };
 use crate::startup::keep_prepared;
 use crate::store::EventStore;
@@ -352,14 +352,6 @@ impl EventStore {
         self.list("events", &sql, params![after, limit, node], event)
     }
 
-    /// Bytes of the stored events of each sender. Looks at every event: seconds for gigabytes.
-    pub fn bytes_by_sender(&self) -> Result<Vec<(Sender, u64)>, ReadError> {
-        let sql = "SELECT sender, sum(length(body)) FROM events GROUP BY sender";
-        self.list("bytes of senders", sql, [], |row| {
-            Ok((Sender::from_stored(row.get_ref(0)?.as_str()?), row.get(1)?))
-        })
-    }
-
     /// What is known of a machine.
     pub fn machine(&self, id: &str) -> Result<Option<Arc<Machine>>, ReadError> {
         let few = |known: &Option<Arc<Machine>>| {
@@ -451,6 +443,7 @@ impl EventStore {
                     [],
                     consumer,
                 )?,
+                shed: list(connection, SHED, [Stats::SHED], shed)?,
                 counters,
             };
             snapshot.finish()?;

@@ -32,7 +32,13 @@ impl Ledger {
         let memory = before(now, self.options.fault_memory);
         let mut pruned = Pruned::default();
         let last = self.last_to_go(connection, now, old)?;
-        pruned.events = drop_events(connection, last, now)?;
+        if last > 0 {
+            self.note_dropped(connection, last)?;
+            pruned.events = drop_events(connection, last, now)?;
+        }
+        let uncounted = self.count_shares(connection)?;
+        let (shed, unswept) = self.shed(connection, seen_by_all(connection, now)?, now)?;
+        pruned.shed = shed;
         // As long as an event is known again by its id, a repeat is too: an agent that was away
         // may send either once more. Size and number beat that.
         let repeats = if self.over_size(connection)? {
@@ -47,6 +53,8 @@ impl Ledger {
         let scopes;
         (scopes, pruned.forgotten) = self.forget(connection, memory)?;
         pruned.more = pruned.events == STEP
+            || uncounted
+            || unswept
             || pruned.other_rows >= STEP
             || scopes > 0
             || (pruned.events + pruned.other_rows > 0 && self.over_size(connection)?);
@@ -68,11 +76,7 @@ impl Ledger {
         if self.over_size(connection)? {
             return Ok(oldest.last().map_or(0, |(seq, _)| *seq));
         }
-        let live = now.saturating_sub(LIVE).unwrap_or(Timestamp::MIN);
-        let seen: Option<u64> = connection
-            .prepare_cached("SELECT min(seq) FROM consumers WHERE enabled AND moved_at >= ?1")?
-            .query_row([nanos(live)], |row| row.get(0))?;
-        let seen = seen.unwrap_or(u64::MAX);
+        let seen = seen_by_all(connection, now)?;
         Ok(oldest
             .iter()
             .take_while(|(seq, at)| *at < nanos(old) && *seq <= seen)
@@ -184,19 +188,35 @@ fn before(now: Timestamp, span: Duration) -> Timestamp {
     now.saturating_sub(span).unwrap_or(Timestamp::MIN)
 }
 
-/// Removes events up to a position and writes down what consumers will miss.
-fn drop_events(connection: &Connection, last: u64, now: Timestamp) -> rusqlite::Result<u64> {
-    if last == 0 {
-        return Ok(0);
-    }
+/// The position that all live consumers have seen; the last there can be if there are none.
+fn seen_by_all(connection: &Connection, now: Timestamp) -> rusqlite::Result<u64> {
+    let live = now.saturating_sub(LIVE).unwrap_or(Timestamp::MIN);
+    let seen: Option<u64> = connection
+        .prepare_cached("SELECT min(seq) FROM consumers WHERE enabled AND moved_at >= ?1")?
+        .query_row([nanos(live)], |row| row.get(0))?;
+    Ok(seen.unwrap_or(u64::MAX))
+}
+
+/// Writes down what consumers that have not seen all up to a position will miss.
+pub(crate) fn note_gaps(
+    connection: &Connection,
+    last: u64,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
             "INSERT INTO gaps (consumer, from_seq, to_seq, at)
              SELECT name, seq + 1, ?1, ?2 FROM consumers WHERE seq < ?1
              ON CONFLICT (consumer, from_seq) DO UPDATE SET
-                to_seq = excluded.to_seq, at = excluded.at",
+                to_seq = max(to_seq, excluded.to_seq), at = excluded.at",
         )?
         .execute(params![last, nanos(now)])?;
+    Ok(())
+}
+
+/// Removes events up to a position and writes down what consumers will miss.
+fn drop_events(connection: &Connection, last: u64, now: Timestamp) -> rusqlite::Result<u64> {
+    note_gaps(connection, last, now)?;
     let gone = connection
         .prepare_cached("DELETE FROM events WHERE seq <= ?1")?
         .execute([last])?;
@@ -226,6 +246,7 @@ fn drop_others(
             old,
         ),
         ("DELETE FROM gaps WHERE at < ?1 AND ?2", old),
+        ("DELETE FROM shed WHERE last_at < ?1 AND ?2", old),
         (
             "DELETE FROM spools WHERE at < ?1 AND ?2 AND EXISTS (
                 SELECT 1 FROM spools s WHERE s.node = spools.node AND s.at > spools.at)",

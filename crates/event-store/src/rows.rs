@@ -12,7 +12,7 @@ use crate::codec::from_nanos;
 use crate::encode;
 use crate::facts::Facts;
 use crate::records::{self, subject_from};
-use crate::types::{Consumer, Gap, StoredEvent, StoredFault, StoredTransition};
+use crate::types::{Consumer, Gap, Shed, StoredEvent, StoredFault, StoredTransition};
 
 pub(crate) const FAULT: &str =
     "SELECT s.subject, s.agent, s.component, s.check_name, f.space, f.device_kind,
@@ -50,6 +50,20 @@ pub(crate) fn consumer(row: &Row<'_>) -> rusqlite::Result<Consumer> {
         moved_at: from_nanos(row.get(2)?),
         enabled: row.get(3)?,
         gap,
+    })
+}
+
+/// Whose events went beyond their senders' shares, the newest first.
+pub(crate) const SHED: &str =
+    "SELECT sender, events, from_seq, to_seq, last_at FROM shed ORDER BY last_at DESC LIMIT ?1";
+
+pub(crate) fn shed(row: &Row<'_>) -> rusqlite::Result<Shed> {
+    Ok(Shed {
+        sender: Sender::from_stored(row.get_ref(0)?.as_str()?),
+        events: row.get(1)?,
+        from: row.get(2)?,
+        to: row.get(3)?,
+        at: from_nanos(row.get(4)?),
     })
 }
 

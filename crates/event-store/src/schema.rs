@@ -2,7 +2,19 @@
 
 /// One entry for each version: what brings the file from the version before to this one. Entries
 /// are never changed once released.
-pub(crate) const MIGRATIONS: [&str; 2] = [V1, V2];
+pub(crate) const MIGRATIONS: [&str; 3] = [V1, V2, V3];
+
+/// What senders had beyond their shares of the store, and went.
+const V3: &str = "
+CREATE TABLE shed (
+    sender TEXT PRIMARY KEY,
+    events INTEGER NOT NULL,
+    from_seq INTEGER NOT NULL,
+    to_seq INTEGER NOT NULL,
+    first_at INTEGER NOT NULL,
+    last_at INTEGER NOT NULL
+) WITHOUT ROWID;
+";
 
 /// By what machines are forgotten (those not seen for long that nothing is remembered of), and by
 /// what each decision reads: nodes that were ill often have many incidents that are over.

@@ -320,12 +320,29 @@ pub struct Gap {
 pub struct Pruned {
     /// Events.
     pub events: u64,
+    /// Events of senders that had more than their shares of the store.
+    pub shed: u64,
     /// Ids of repeats, transitions, closed incidents, old gaps and spools.
     pub other_rows: u64,
     /// Remembered healthy statements and closed faults.
     pub forgotten: u64,
     /// There is more to remove: call again.
     pub more: bool,
+}
+
+/// What went of a sender that had more than its share of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shed {
+    /// Whose.
+    pub sender: Sender,
+    /// How many events.
+    pub events: u64,
+    /// Position of the first.
+    pub from: u64,
+    /// Position of the last.
+    pub to: u64,
+    /// When the last of them went.
+    pub at: Timestamp,
 }
 
 /// The last event of an agent's spool that is stored, all before it included.
@@ -366,8 +383,16 @@ pub struct Stats {
     pub last_transition: u64,
     /// Consumers and, by `last_seq - seq`, their lag.
     pub consumers: Vec<Consumer>,
+    /// Senders of which events went because they had more than their shares of the store, the
+    /// newest first; at most [`Stats::SHED`].
+    pub shed: Vec<Shed>,
     /// Since the store was opened.
     pub counters: Counters,
+}
+
+impl Stats {
+    /// Senders that [`Stats::shed`] names at most.
+    pub const SHED: usize = 20;
 }
 
 /// Counted since the store was opened.
@@ -383,6 +408,8 @@ pub struct Counters {
     pub clears_dropped: u64,
     /// Events that named more faults than a check and node may have: stored without effect.
     pub over_limit: u64,
+    /// Events that went because their senders had more than their shares of the store.
+    pub shed: u64,
     /// Groups of writes committed.
     pub commits: u64,
 }

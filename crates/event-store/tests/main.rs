@@ -13,6 +13,7 @@ mod gone;
 mod opening;
 mod reports;
 mod retention;
+mod shares;
 mod space;
 mod support;
 mod transitions;

@@ -1,8 +1,8 @@
 //! How fast and how much one sender may send.
 //!
-//! Two buckets a sender: events a second (a sender above it waits, which is its flow control), and
-//! bytes, so that one sender fills at most its share of the store. Both are in memory; after a start
-//! what each sender has stored is taken from its share again ([`Limits::charge`]).
+//! Two buckets a sender, events a second and stored bytes a second: flow control, which never holds
+//! a sender back for longer than seconds, since a fault or a recovery may wait behind what is sent.
+//! That one sender fills at most its share of the store is the store's own work (its retention).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,8 +13,15 @@ use tokio::time::Instant;
 
 use crate::config::{IngestConfig, StoreConfig};
 
-/// The part of the store that one sender may fill: a twentieth.
+/// The part of the store that one sender may bring in between two runs of its retention, which are
+/// a minute apart: a twentieth.
 const SHARE: u64 = 20;
+const MINUTE: f64 = 60.0;
+/// Stored bytes that a sender may always bring in: in a second, and at once (a whole batch).
+const LEAST_BYTES: f64 = 1_048_576.0;
+const LEAST_BURST: f64 = 4.0 * LEAST_BYTES;
+/// Longest time that stored bytes keep a sender waiting.
+const LONGEST_DEBT: f64 = 5.0;
 /// Longest time that a call is held to slow its sender down; more is a refusal with a hint.
 const LONGEST_HOLD: Duration = Duration::from_secs(2);
 /// Senders in one generation of the memory; two are kept.
@@ -27,8 +34,8 @@ pub enum Verdict {
     Pass(Duration),
     /// Come back after this long.
     TooFast(Duration),
-    /// The share of the store is used up; come back after this long.
-    ShareUsed(Duration),
+    /// More was stored than may come in at once; come back after this long, some seconds.
+    TooMuch(Duration),
 }
 
 /// All senders' buckets.
@@ -47,7 +54,7 @@ struct Rate {
 
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
-    /// May be below nothing: what was let pass is owed.
+    /// May be below nothing: what was stored is owed.
     level: f64,
     at: Instant,
 }
@@ -73,46 +80,38 @@ impl Limits {
                 burst: f64::from(ingest.sender_burst),
             },
             bytes: Rate {
-                per_second: share / store.max_age.as_secs_f64(),
-                burst: share,
+                per_second: (share / MINUTE).max(LEAST_BYTES),
+                burst: (share / 4.0).max(LEAST_BURST),
             },
             buckets: Mutex::default(),
         }
     }
 
-    /// Takes what is stored already from the senders' shares.
-    pub fn charge(&self, stored: Vec<(Sender, u64)>, now: Instant) {
+    /// Takes what became rows of the store from its sender's bucket. Repeats and duplicates cost
+    /// nothing: they are counted, not stored.
+    pub fn charge(&self, sender: &Sender, bytes: usize, now: Instant) {
         let mut all = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        for (sender, bytes) in stored {
-            let [_, share] = all.get(&sender, now, [self.events, self.bytes]);
-            let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
-            share.level = (share.level - bytes).max(-self.bytes.burst);
-        }
+        let [_, stored] = all.get(sender, now, [self.events, self.bytes]);
+        // What is owed is bounded: calls side by side don't add up to more than seconds.
+        let most = -self.bytes.per_second * LONGEST_DEBT;
+        stored.level = (stored.level - to_f64(bytes)).max(most);
     }
 
-    /// Takes a batch from the sender's buckets. `urgent` (something is fatal) passes the share.
-    pub fn take(
-        &self,
-        sender: &Sender,
-        events: usize,
-        bytes: usize,
-        urgent: bool,
-        now: Instant,
-    ) -> Verdict {
+    /// Takes a batch from the sender's bucket of events, if both let it pass.
+    pub fn take(&self, sender: &Sender, events: usize, now: Instant) -> Verdict {
         let mut all = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let [speed, share] = all.get(sender, now, [self.events, self.bytes]);
+        let [speed, stored] = all.get(sender, now, [self.events, self.bytes]);
         let wait = speed.wait_for(to_f64(events), self.events, now);
         if wait > LONGEST_HOLD {
             return Verdict::TooFast(wait);
         }
-        let share_wait = share.wait_for(to_f64(bytes), self.bytes, now);
-        if !urgent && !share_wait.is_zero() {
-            return Verdict::ShareUsed(share_wait);
+        // Until nothing is owed any more: what this batch will cost is known when it is stored.
+        let owed = stored.wait_for(0.0, self.bytes, now);
+        if owed > LONGEST_HOLD {
+            return Verdict::TooMuch(owed);
         }
         speed.level -= to_f64(events);
-        // What is owed is bounded, so that urgent events don't shut a sender out for days.
-        share.level = (share.level - to_f64(bytes)).max(-self.bytes.burst);
-        Verdict::Pass(wait)
+        Verdict::Pass(wait.max(owed))
     }
 }
 
@@ -164,7 +163,7 @@ mod tests {
         let limits = limits("[ingest]\nsender_rate = 100\nsender_burst = 1000");
         let (a, b) = (Sender::agent("a"), Sender::agent("b"));
         let now = Instant::now();
-        let take = |sender: &Sender, events, now| limits.take(sender, events, 0, false, now);
+        let take = |sender: &Sender, events, now| limits.take(sender, events, now);
         assert_eq!(take(&a, 1_000, now), Verdict::Pass(Duration::ZERO));
         assert_eq!(take(&a, 100, now), Verdict::Pass(Duration::from_secs(1)));
         assert_eq!(take(&a, 200, now), Verdict::TooFast(Duration::from_secs(3)));
@@ -174,31 +173,31 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_fills_a_twentieth_of_the_store_and_what_is_fatal_passes() {
-        let limits = limits("[store]\nmax_bytes = '20MiB'\nmax_age = '1h'");
-        let sender = Sender::agent("a");
+    fn what_was_stored_keeps_its_sender_waiting_for_seconds_at_most_and_no_other() {
+        // A minute's share is some 1.8 MB a second, a quarter of it 27 MB (25.6 MiB) at once.
+        let limits = limits("[store]\nmax_bytes = '2GiB'");
+        let (a, b) = (Sender::agent("a"), Sender::agent("b"));
         let now = Instant::now();
-        let take = |bytes, urgent| limits.take(&sender, 1, bytes, urgent, now);
-        assert_eq!(take(1 << 20, false), Verdict::Pass(Duration::ZERO));
-        assert!(matches!(take(1_000, false), Verdict::ShareUsed(_)));
-        assert_eq!(take(1_000, true), Verdict::Pass(Duration::ZERO));
-        let later = now + Duration::from_hours(1);
-        assert_eq!(
-            limits.take(&sender, 1, 1_000, false, later),
-            Verdict::Pass(Duration::ZERO)
-        );
+        let take = |sender: &Sender, now| limits.take(sender, 1, now);
+        limits.charge(&a, 25 << 20, now);
+        assert_eq!(take(&a, now), Verdict::Pass(Duration::ZERO));
+        limits.charge(&a, 3 << 20, now);
+        assert!(matches!(take(&a, now), Verdict::Pass(wait) if !wait.is_zero()));
+        // However much more was under way.
+        for _ in 0..100 {
+            limits.charge(&a, 4 << 20, now);
+        }
+        assert!(matches!(take(&a, now), Verdict::TooMuch(wait) if wait < Duration::from_secs(6)));
+        assert_eq!(take(&b, now), Verdict::Pass(Duration::ZERO));
+        let later = now + Duration::from_secs(5);
+        assert!(matches!(take(&a, later), Verdict::Pass(_)));
     }
 
     #[test]
-    fn what_is_stored_already_counts_and_only_its_senders() {
-        let limits = limits("[store]\nmax_bytes = '20MiB'\nmax_age = '1h'");
-        let (full, half, fresh) = (Sender::agent("a"), Sender::agent("b"), Sender::agent("c"));
-        let now = Instant::now();
-        limits.charge(vec![(full.clone(), 1 << 20), (half.clone(), 1 << 19)], now);
-        let take = |sender: &Sender, bytes| limits.take(sender, 1, bytes, false, now);
-        assert!(matches!(take(&full, 1_000), Verdict::ShareUsed(_)));
-        assert_eq!(take(&half, 1 << 19), Verdict::Pass(Duration::ZERO));
-        assert!(matches!(take(&half, 1_000), Verdict::ShareUsed(_)));
-        assert_eq!(take(&fresh, 1 << 20), Verdict::Pass(Duration::ZERO));
+    fn a_small_store_takes_a_whole_batch_at_once() {
+        let limits = limits("[store]\nmax_bytes = '1MiB'");
+        let (sender, now) = (Sender::agent("a"), Instant::now());
+        limits.charge(&sender, 4 << 20, now);
+        assert_eq!(limits.take(&sender, 1, now), Verdict::Pass(Duration::ZERO));
     }
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use event_store::{EventStore, Fingerprint, NewEvent, WriteError};
-use health_event::{HealthEvent, NodeName, Order, Subject, checks, keys};
+use event_store::{EventStore, Fingerprint, NewEvent, Outcome, WriteError};
+use health_event::{HealthEvent, NodeName, Order, Sender, Subject, checks, keys};
 use jiff::Timestamp;
 use telemetry::ControllerMetrics;
 use telemetry::metrics::RefusalLabel;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
+use ulid::Ulid;
 use wire::Accepted;
 use wire::datamodels::HealthEvents;
 use wire::datamodels::platform_connector_server::PlatformConnector;
@@ -56,54 +57,74 @@ impl EventService {
         started: Instant,
     ) -> Result<(), Status> {
         let (headers, _, batch) = request.into_parts();
-        let count = batch.events.len();
-        let received = u64::try_from(count).unwrap_or(u64::MAX);
+        let of_batch = u64::try_from(batch.events.len()).unwrap_or(u64::MAX);
         self.metrics
             .platform_connector_health_events_received
-            .inc_by(received);
+            .inc_by(of_batch);
         let caller = self
             .gate
             .identify(&headers)
             .await
             .map_err(|denied| denied.status())?;
+        let events = self.read(&caller, batch)?;
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.slow_down(&events).await?;
+        let sizes: Vec<(Sender, usize)> = events
+            .iter()
+            .map(|event| (event.sender.clone(), event.body.len()))
+            .collect();
+        crash::point("ingest.before-append");
+        let appended = self.store.append(events).await.map_err(|error| {
+            self.count_refusal(error.code());
+            status_of(&error)
+        })?;
+        crash::point("ingest.after-append");
+        for ((sender, bytes), done) in sizes.into_iter().zip(&appended) {
+            if matches!(done.outcome, Outcome::Stored(_)) {
+                self.limits.charge(&sender, bytes, Instant::now());
+            }
+        }
+        self.metrics.ingest_stored.inc_by(of_batch);
+        self.metrics
+            .ingest_acknowledge_seconds
+            .observe(started.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// The batch as the store takes it.
+    fn read(&self, caller: &Caller, batch: HealthEvents) -> Result<Vec<NewEvent>, Status> {
         let now = Timestamp::now();
         let fingerprints: Vec<Fingerprint> = batch
             .events
             .iter()
             .map(|e| Fingerprint::of(&wire::received_bytes(e.clone())))
             .collect();
+        let nameless: Vec<bool> = batch.events.iter().map(is_nameless).collect();
         let accepted = wire::accept(batch, None, now).map_err(|refusal| {
             self.count_refusal(refusal.code());
             refusal.status()
         })?;
-        let mut events = Vec::with_capacity(count);
-        for (index, (accepted, fingerprint)) in accepted.into_iter().zip(fingerprints).enumerate() {
-            let node = self.speaks_for(&caller, &accepted)?;
+        let mut events = Vec::with_capacity(accepted.len());
+        let received = accepted.into_iter().zip(fingerprints).zip(nameless);
+        for (index, ((mut accepted, fingerprint), nameless)) in received.enumerate() {
+            if nameless {
+                accepted.event.id = Ulid::new().to_string();
+            }
+            let node = self.speaks_for(caller, &accepted)?;
             let skewed = accepted.clock_skew;
-            let event = new_event(&caller, node.clone(), accepted.event, fingerprint, now)
-                .map_err(|why| {
+            let event = new_event(caller, node.clone(), accepted.event, fingerprint, now).map_err(
+                |why| {
                     self.count_refusal("bad_order");
                     Status::invalid_argument(format!("event {index}: {why}"))
-                })?;
+                },
+            )?;
             self.skews
                 .note(&node, &event.sender, skewed, now, &mut events);
             events.push(event);
         }
-        if events.is_empty() {
-            return Ok(());
-        }
-        self.slow_down(&events).await?;
-        crash::point("ingest.before-append");
-        self.store.append(events).await.map_err(|error| {
-            self.count_refusal(error.code());
-            status_of(&error)
-        })?;
-        crash::point("ingest.after-append");
-        self.metrics.ingest_stored.inc_by(received);
-        self.metrics
-            .ingest_acknowledge_seconds
-            .observe(started.elapsed().as_secs_f64());
-        Ok(())
+        Ok(events)
     }
 
     fn speaks_for(&self, caller: &Caller, accepted: &Accepted) -> Result<NodeName, Status> {
@@ -118,13 +139,9 @@ impl EventService {
         let Some(first) = events.first() else {
             return Ok(());
         };
-        let bytes = events.iter().map(|e| e.body.len()).sum();
-        let urgent = events
-            .iter()
-            .any(|e| e.event.is_fatal && !e.event.is_healthy);
         match self
             .limits
-            .take(&first.sender, events.len(), bytes, urgent, Instant::now())
+            .take(&first.sender, events.len(), Instant::now())
         {
             Verdict::Pass(wait) => {
                 if !wait.is_zero() {
@@ -137,11 +154,10 @@ impl EventService {
                 let why = "the sender is above ingest.sender_rate";
                 Err(wire::unavailable(why, wait))
             }
-            Verdict::ShareUsed(wait) => {
-                self.count_refusal("store_share");
-                let why = "the sender has used up its share of the store (a twentieth of \
-                           store.max_bytes in store.max_age)";
-                Err(wire::unavailable(why, wait.min(Duration::from_mins(1))))
+            Verdict::TooMuch(wait) => {
+                self.count_refusal("too_much");
+                let why = "the sender brings in more bytes a second than one sender may store";
+                Err(wire::unavailable(why, wait))
             }
         }
     }
@@ -170,6 +186,13 @@ impl PlatformConnector for EventService {
         done.unwrap_or_else(|_| Err(Status::internal("taking the batch in failed; see the log")))?;
         Ok(Response::new(()))
     }
+}
+
+/// Whether nothing tells an event from the next one with the same content: it has neither an id nor
+/// a time. It is one of its own then; said again after its recovery it is a new fault, as on the
+/// agents' sockets. That a sender repeats it because an answer was lost only raises a count.
+fn is_nameless(event: &wire::datamodels::HealthEvent) -> bool {
+    event.id.is_empty() && event.generated_timestamp.is_none()
 }
 
 /// The gRPC answer to a write that did not happen. Everything but a bug can be sent again.

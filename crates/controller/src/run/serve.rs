@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use event_store::EventStore;
 use kube::Client;
 use rustls::ServerConfig;
 use telemetry::Admin;
 use tokio::net::TcpListener;
-use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
@@ -200,7 +198,6 @@ impl Parts {
     fn new(context: &Context, gate: &Arc<Gate>, skews: &Arc<ClockSkews>) -> Self {
         let metrics = || Arc::clone(&context.metrics);
         let limits = Arc::new(Limits::new(&context.config.ingest, &context.config.store));
-        charge_stored(&context.store, &limits);
         let skews = Arc::clone(skews);
         let store = context.store.clone();
         let events = EventService::new(Arc::clone(gate), store, limits, skews, metrics());
@@ -209,23 +206,6 @@ impl Parts {
         let reports = ReportService::new(Arc::clone(gate), reports, nodes, clears, metrics());
         Self { events, reports }
     }
-}
-
-/// Counts what senders have stored, beside the start: a large store takes seconds.
-fn charge_stored(store: &EventStore, limits: &Arc<Limits>) {
-    let (store, limits) = (store.clone(), Arc::clone(limits));
-    tokio::task::spawn_blocking(move || match store.bytes_by_sender() {
-        Ok(stored) => {
-            let senders = stored.len();
-            limits.charge(stored, Instant::now());
-            info!(senders, "what senders have stored is counted");
-        }
-        Err(error) => warn!(
-            code = error.code(),
-            %error,
-            "what senders have stored is not counted: their shares of the store begin anew"
-        ),
-    });
 }
 
 fn services(parts: &Parts) -> Services {

@@ -37,11 +37,16 @@ async fn relabel(turn: &Turn, controller: &Controller, node: &str, gpu: &str, op
 
 /// How many nodes count as out, by pool.
 async fn out(controller: &Controller) -> Value {
+    by_pool(controller, "out").await
+}
+
+/// A number of each pool.
+async fn by_pool(controller: &Controller, number: &str) -> Value {
     let pools = controller.json("/api/v1/breaker").await.unwrap();
     let of = |name: &str| {
         let mut all = pools.as_array().unwrap().iter();
         let found = all.find(|pool| pool["pool"] == name);
-        found.map_or_else(|| json!(0), |pool| pool["out"].clone())
+        found.map_or_else(|| json!(0), |pool| pool[number].clone())
     };
     json!({ "gpu": of("gpu"), "other": of("other") })
 }
@@ -70,6 +75,9 @@ async fn a_relabelled_node_counts_in_its_old_pool_until_its_incident_is_over() {
     until_state(&controller, "p0", "Quarantined").await.unwrap();
     relabel(&turn, &controller, "p0", "false", true).await;
     assert_eq!(out(&controller).await, json!({ "gpu": 1, "other": 0 }));
+    // What may be out is a part of all that it is counted among.
+    let nodes = by_pool(&controller, "nodes").await;
+    assert_eq!(nodes, json!({ "gpu": 4, "other": 0 }));
     // It takes one of the two places of its old pool, also after a restart.
     controller.kill();
     controller.restart().await.unwrap();
@@ -78,6 +86,12 @@ async fn a_relabelled_node_counts_in_its_old_pool_until_its_incident_is_over() {
     direct.say(fault("p2")).await.unwrap();
     until_state(&controller, "p2", "Withheld").await.unwrap();
     assert_eq!(out(&controller).await, json!({ "gpu": 2, "other": 0 }));
+    let nodes = by_pool(&controller, "nodes").await;
+    assert_eq!(
+        nodes,
+        json!({ "gpu": 4, "other": 0 }),
+        "after a restart too"
+    );
 
     // Given back, it is a node of the other pool, which has a place of its own.
     direct.say(healthy(&fault("p0"))).await.unwrap();
@@ -88,6 +102,8 @@ async fn a_relabelled_node_counts_in_its_old_pool_until_its_incident_is_over() {
     direct.say(fault("p0")).await.unwrap();
     until_state(&controller, "p0", "Quarantined").await.unwrap();
     assert_eq!(out(&controller).await, json!({ "gpu": 1, "other": 1 }));
+    let nodes = by_pool(&controller, "nodes").await;
+    assert_eq!(nodes, json!({ "gpu": 3, "other": 1 }));
     until_state(&controller, "p2", "Withheld").await.unwrap();
     controller.stop().unwrap();
 }

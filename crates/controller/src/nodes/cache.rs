@@ -41,6 +41,8 @@ struct Nodes {
     by_name: HashMap<NodeName, Arc<NodeFacts>>,
     /// Nodes by pool, in the order of the pools; the last is [`OTHER_POOL`].
     counts: Vec<usize>,
+    /// Pools, by their place in `counts`, of nodes that have an open incident there.
+    kept: HashMap<NodeName, usize>,
 }
 
 impl NodeCache {
@@ -53,6 +55,7 @@ impl NodeCache {
             nodes: RwLock::new(Nodes {
                 by_name: HashMap::new(),
                 counts,
+                kept: HashMap::new(),
             }),
             synced: watch::Sender::new(false),
             metrics: OnceLock::new(),
@@ -67,13 +70,38 @@ impl NodeCache {
             .map_or(OTHER_POOL, |pool| &pool.name)
     }
 
-    /// Nodes in the pool of this name now; none in one that does not exist.
+    /// Nodes in the pool of this name now; none in one that does not exist. One with an open
+    /// incident is in that incident's pool, see [`NodeCache::keep_pool`].
     pub fn pool_size(&self, pool: &str) -> usize {
-        let index = self.0.pools.iter().position(|p| p.name == pool);
-        let index = index.or_else(|| (pool == OTHER_POOL).then_some(self.0.pools.len()));
+        let index = self.index_of(pool);
         index
             .and_then(|index| self.read().counts.get(index).copied())
             .unwrap_or_default()
+    }
+
+    /// Counts a node in the pool of its open incident, whatever its labels become; without one, by
+    /// its labels again. A pool that is not configured any more holds nobody.
+    pub fn keep_pool(&self, node: &NodeName, pool: Option<&str>) {
+        let pool = pool.and_then(|pool| self.index_of(pool));
+        if self.read().kept.get(node).copied() == pool {
+            return;
+        }
+        let mut nodes = self.write();
+        let before = nodes.kept.get(node).copied();
+        let labelled = nodes.by_name.get(node).map(|node| self.pool_index(node));
+        if let Some(labelled) = labelled {
+            nodes.counts[before.unwrap_or(labelled)] -= 1;
+            nodes.counts[pool.unwrap_or(labelled)] += 1;
+        }
+        match pool {
+            Some(pool) => nodes.kept.insert(node.clone(), pool),
+            None => nodes.kept.remove(node),
+        };
+    }
+
+    fn index_of(&self, pool: &str) -> Option<usize> {
+        let index = self.0.pools.iter().position(|p| p.name == pool);
+        index.or_else(|| (pool == OTHER_POOL).then_some(self.0.pools.len()))
     }
 
     /// The names of all pools.
@@ -162,7 +190,9 @@ impl NodeCache {
             node.resource_version = version;
             differs
         });
-        let (before, after) = (known.map(|n| self.pool_index(n)), self.pool_index(&node));
+        let kept = nodes.kept.get(&node.name).copied();
+        let counted = |node: &NodeFacts| kept.unwrap_or_else(|| self.pool_index(node));
+        let (before, after) = (known.map(|n| counted(n)), counted(&node));
         if let Some(before) = before {
             nodes.counts[before] -= 1;
         }
@@ -185,7 +215,8 @@ impl NodeCache {
         let Some(node) = nodes.by_name.remove(name) else {
             return false;
         };
-        nodes.counts[self.pool_index(&node)] -= 1;
+        let kept = nodes.kept.get(name).copied();
+        nodes.counts[kept.unwrap_or_else(|| self.pool_index(&node))] -= 1;
         true
     }
 

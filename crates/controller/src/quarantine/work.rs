@@ -182,6 +182,8 @@ impl Module {
     async fn observe(&self, name: &NodeName) -> Result<Option<Observed>, TurnError> {
         let store = &self.context.store;
         let incidents = store.open_incidents_of(name)?;
+        let pool = incidents.first().map(|incident| incident.pool.as_str());
+        self.context.nodes.keep_pool(name, pool);
         let node = self.context.nodes.get(name);
         if node.is_none() {
             if incidents.is_empty() {

@@ -7,7 +7,7 @@ use health_event::checks;
 use health_event::node::is_dns_subdomain;
 use toml::Value;
 
-use super::reader::Section;
+use super::reader::{Section, not_empty};
 use super::sections::is_dns_label;
 
 /// Whether senders are checked.
@@ -139,14 +139,15 @@ impl IngestConfig {
                 "enforce, audit or off",
                 TrustMode::from_name,
             ),
-            audiences: s.list(
+            // None would be no check of audiences: the API server then takes its own.
+            audiences: s.some(
                 (
                     "audiences",
                     &["warden"],
                     "Audiences of which a sender's token must have one",
                 ),
-                "a list of texts",
-                |text| (!text.is_empty()).then(|| text.to_owned()),
+                "a list of at least one text",
+                not_empty,
             ),
             agents: s.list(
                 (

@@ -6,6 +6,7 @@
 //! secrets are named by the file that holds them, and only the name is printed.
 
 mod ingest;
+mod labels;
 mod quarantine;
 mod reader;
 mod sections;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use toml::Value;
 
-use super::Profile;
 use super::reader::Section;
 use super::sections::to_usize;
+use super::{Profile, labels};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -60,17 +60,17 @@ pub struct Cooperator {
 pub enum CooperatorPolicy {
     /// Keep a NoSchedule taint of ours.
     Taint,
-    /// Cordon again, at most three times an hour.
-    Reassert,
     /// Leave it.
     Yield,
 }
 
 impl CooperatorPolicy {
+    const ALLOWED: &'static str =
+        "taint or yield (reassert is not part of this version; taint keeps new pods away as well)";
+
     fn from_name(name: &str) -> Option<Self> {
         match name {
             "taint" => Some(Self::Taint),
-            "reassert" => Some(Self::Reassert),
             "yield" => Some(Self::Yield),
             _ => None,
         }
@@ -168,10 +168,10 @@ impl QuarantineConfig {
                 "a number from 1 to 1024",
                 1..=1_024,
             )),
-            label_prefix: s.text(
-                "label-prefix",
-                "k8saas.nvidia.com/",
-                "Prefix of the labels cordon-by, cordon-reason, uncordon-by, …",
+            label_prefix: s.name(
+                ("label-prefix", "k8saas.nvidia.com/", help::LABEL_PREFIX),
+                labels::PREFIX_ALLOWED,
+                |text| labels::is_prefix(text).then(|| text.to_owned()),
             ),
             first_action_delay: s.span(
                 ("first_action_delay", "5m", help::FIRST_ACTION_DELAY),
@@ -193,7 +193,7 @@ impl QuarantineConfig {
             cooperators: cooperators(&mut s),
             cooperator_policy: s.name(
                 ("cooperator_policy", "taint", help::COOPERATOR_POLICY),
-                "taint, reassert or yield",
+                CooperatorPolicy::ALLOWED,
                 CooperatorPolicy::from_name,
             ),
             shipped_off: names(&mut s, ("shipped_off", help::SHIPPED_OFF), any_name),
@@ -206,6 +206,8 @@ impl QuarantineConfig {
 
 /// What the keys of [`QuarantineConfig`] do, where a line is not enough.
 mod help {
+    pub(super) const LABEL_PREFIX: &str =
+        "Prefix of the labels cordon-by, cordon-reason, uncordon-by, …";
     pub(super) const FIRST_ACTION_DELAY: &str =
         "How long matches are only shown after quarantine was switched on; 0s = not at all";
     pub(super) const MANUAL_UNCORDON_HOLD: &str = "How long a person's uncordon keeps the faults \
@@ -292,7 +294,7 @@ fn cooperators(s: &mut Section<'_>) -> Vec<Cooperator> {
 
 fn cooperator(mut s: Section<'_>) -> Cooperator {
     Cooperator {
-        key: required(&mut s, "key", "Label or annotation by which it is known"),
+        key: required_key(&mut s, "key", "Label or annotation by which it is known"),
         working_values: s.list(
             (
                 "working_values",
@@ -312,6 +314,25 @@ fn required(s: &mut Section<'_>, key: &'static str, help: &'static str) -> Strin
         s.problem(key, &Value::from(""), "a text that is not empty");
     }
     text
+}
+
+/// A key of a label, an annotation or a taint that must be there.
+fn required_key(s: &mut Section<'_>, key: &'static str, help: &'static str) -> String {
+    let missing = !s.has(key);
+    let text = s.name((key, "", help), labels::KEY_ALLOWED, |text| {
+        (text.is_empty() || labels::is_key(text)).then(|| text.to_owned())
+    });
+    if missing || text.is_empty() {
+        s.problem(key, &Value::from(""), labels::KEY_ALLOWED);
+    }
+    text
+}
+
+/// A value of a label or a taint.
+fn label_value(s: &mut Section<'_>, key: (&'static str, &str, &'static str)) -> String {
+    s.name(key, labels::VALUE_ALLOWED, |text| {
+        labels::is_value(text).then(|| text.to_owned())
+    })
 }
 
 impl BreakerConfig {
@@ -382,8 +403,8 @@ fn pools(s: &mut Section<'_>) -> Vec<PoolConfig> {
         ),
         |mut s| PoolConfig {
             name: required(&mut s, "name", "Name of the pool"),
-            label: required(&mut s, "label", "Label's key"),
-            value: s.text("value", "true", "Label's value"),
+            label: required_key(&mut s, "label", "Label's key"),
+            value: label_value(&mut s, ("value", "true", "Label's value")),
         },
     );
     if !given {
@@ -489,8 +510,12 @@ fn rules(s: &mut Section<'_>, key: &'static str, help: &'static str) -> Vec<Rule
 }
 
 fn taint(mut s: Section<'_>) -> Option<TaintConfig> {
-    let key = s.text("key", "", "Key of the taint; empty = no taint");
-    let value = s.text("value", "", "Value of the taint");
+    let key = s.name(
+        ("key", "", "Key of the taint; empty = no taint"),
+        labels::KEY_ALLOWED,
+        |text| (text.is_empty() || labels::is_key(text)).then(|| text.to_owned()),
+    );
+    let value = label_value(&mut s, ("value", "", "Value of the taint"));
     let effect = s.name(
         ("effect", "", "Effect of the taint"),
         "NoSchedule, PreferNoSchedule or NoExecute",

@@ -333,6 +333,25 @@ impl<'a> Section<'a> {
             items.map(|item| item.as_str().and_then(&parse)).collect()
         })
     }
+
+    /// Like [`Section::list`], where an empty list would switch a check off.
+    pub(super) fn some<T>(
+        &mut self,
+        (key, default, help): (&'static str, &[&str], &'static str),
+        allowed: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Vec<T> {
+        let default: Vec<Value> = default.iter().map(|text| Value::from(*text)).collect();
+        self.value((key, default.into(), help), allowed, |value| {
+            let items = value.as_array().filter(|items| !items.is_empty())?.iter();
+            items.map(|item| item.as_str().and_then(&parse)).collect()
+        })
+    }
+}
+
+/// A text that says something.
+pub(super) fn not_empty(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 impl Drop for Section<'_> {

@@ -294,3 +294,117 @@ fn every_key_that_the_reader_takes_is_told_with_its_meaning() {
         );
     }
 }
+
+#[test]
+fn what_the_api_server_would_refuse_with_each_write_is_refused_at_the_start() {
+    let long = "x".repeat(64);
+    let domain = format!("{}.io/", vec!["x".repeat(60); 5].join("."));
+    let set = "[[quarantine.rule-sets]]\nname = 'r'\n\
+               match.all = [{ kind = 'HealthEvent', expression = 'true' }]\n\
+               [quarantine.rule-sets.taint]\neffect = 'NoSchedule'\n";
+    let forms: [(&str, String, &[&str], &[&str]); 8] = [
+        (
+            "quarantine.label-prefix",
+            "[quarantine]\nlabel-prefix = ".to_owned(),
+            &["k8saas.nvidia.com/", "", "acme/"],
+            &[
+                "acme.io",
+                "Acme.io/",
+                "acme.io//",
+                "/",
+                "-",
+                "a b/",
+                "acme.io/w-",
+                &domain,
+                &long,
+            ],
+        ),
+        (
+            "quarantine.cooperators[0].key",
+            "[[quarantine.cooperators]]\nkey = ".to_owned(),
+            &["nvidia.com/gpu-driver-upgrade-state", "plain", "A_b.c"],
+            &[
+                "",
+                "nvidia.com/",
+                "Nvidia.com/x",
+                "a/b/c",
+                "-a",
+                "a-",
+                "a b",
+                "é",
+                &long,
+            ],
+        ),
+        (
+            "quarantine.circuitBreaker.pools[0].label",
+            "[[quarantine.circuitBreaker.pools]]\nname = 'p'\nlabel = ".to_owned(),
+            &["acme.io/pool", "pool"],
+            &["", "acme.io/", "a/b/c", "pool=x", &long],
+        ),
+        (
+            "quarantine.circuitBreaker.pools[0].value",
+            "[[quarantine.circuitBreaker.pools]]\nname = 'p'\nlabel = 'l'\nvalue = ".to_owned(),
+            &["", "a", "A_b-c.9"],
+            &["a/b", "a b", "-a", "a.", &long],
+        ),
+        (
+            "quarantine.rule-sets[0].taint.key",
+            format!("{set}key = "),
+            &["", "AggregatedNodeHealth", "acme.io/bad"],
+            &["acme.io/", "a=b", "a:b", "a/b/c", "_a", &long],
+        ),
+        (
+            "quarantine.rule-sets[0].taint.value",
+            format!("{set}key = 'k'\nvalue = "),
+            &["", "False"],
+            &["a/b", "a b", "a:NoSchedule", &long],
+        ),
+        (
+            "kubernetes.namespace",
+            "[kubernetes]\nnamespace = ".to_owned(),
+            &["", "warden"],
+            &["Warden", "a.b", "a/b", "-a", &long],
+        ),
+        (
+            "lease.name",
+            "[lease]\nname = ".to_owned(),
+            &["warden-controller", "a.b"],
+            &["", "Warden", "a/b", "a."],
+        ),
+    ];
+    for (key, text, good, bad) in forms {
+        for value in good {
+            let found = problems(&format!("{text}{value:?}"));
+            assert!(found.is_empty(), "{key} = {value:?}: {found:?}");
+        }
+        for value in bad {
+            let found = problems(&format!("{text}{value:?}"));
+            let told = found
+                .iter()
+                .any(|line| line.starts_with(&format!("{key} = ")));
+            assert!(told, "{key} = {value:?} passes: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn what_this_version_does_not_do_and_what_would_check_nothing_is_refused() {
+    let table = [
+        (
+            "[quarantine]\ncooperator_policy = 'reassert'",
+            "quarantine.cooperator_policy = \"reassert\": allowed is taint or yield (reassert is not",
+        ),
+        (
+            "[ingest]\naudiences = []",
+            "ingest.audiences = []: allowed is a list of at least one text",
+        ),
+        (
+            "[ingest]\naudiences = ['']",
+            "ingest.audiences = [\"\"]: allowed is a list of at least one text",
+        ),
+    ];
+    for (text, want) in table {
+        let found = problems(text);
+        assert!(found.len() == 1 && found[0].starts_with(want), "{found:?}");
+    }
+}

@@ -133,10 +133,7 @@ pub(super) fn policy(config: &QuarantineConfig, first_action_until: Option<Times
         settle_timeout: signed(config.settle_timeout),
         cooperators: config.cooperators.iter().map(cooperator).collect(),
         cooperator_policy: match config.cooperator_policy {
-            // Cordoning again is not decided yet: the taint keeps the node out as well.
-            config::CooperatorPolicy::Taint | config::CooperatorPolicy::Reassert => {
-                CooperatorPolicy::Taint
-            }
+            config::CooperatorPolicy::Taint => CooperatorPolicy::Taint,
             config::CooperatorPolicy::Yield => CooperatorPolicy::Yield,
         },
         cooperator_taint: Taint {

@@ -328,3 +328,72 @@ fn age_of(record: &Record<'_>) -> SignedDuration {
     let age = SignedDuration::new(now.tv_sec, nanoseconds).saturating_sub(written);
     age.max(SignedDuration::ZERO)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sight(worked: bool, raised: bool) -> Sight {
+        Sight {
+            failures: 0,
+            successes: 0,
+            worked,
+            raised,
+        }
+    }
+
+    #[test]
+    fn a_source_is_a_fault_after_some_failures_if_it_worked_once_or_had_time_to_appear() {
+        // Worked before, waited longer than the bootstrap time, and which of five failures raises.
+        let table = [
+            (false, false, None),
+            (false, true, Some(FAILURES)),
+            (true, false, Some(FAILURES)),
+            (true, true, Some(FAILURES)),
+        ];
+        for (worked, waited, raises) in table {
+            let mut sight = sight(worked, false);
+            let raised: Vec<u32> = (1..=5).filter(|_| sight.failed(waited)).collect();
+            assert_eq!(
+                raised,
+                Vec::from_iter(raises),
+                "worked {worked}, waited {waited}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_source_that_never_worked_is_a_fault_as_soon_as_the_bootstrap_time_is_over() {
+        let mut sight = sight(false, false);
+        for _ in 0..10 {
+            assert!(!sight.failed(false));
+        }
+        assert!(sight.failed(true));
+        assert!(!sight.failed(true), "raised once");
+    }
+
+    #[test]
+    fn the_fault_ends_after_some_successes_in_a_row_and_can_come_again() {
+        let mut sight = sight(false, true);
+        assert!(!sight.worked());
+        assert!(!sight.failed(false), "still raised");
+        assert!(!sight.worked(), "the failure in between counts");
+        assert!(sight.worked(), "two in a row");
+        assert!(!sight.worked(), "ended once");
+        // It has worked in this boot now: no bootstrap time any more.
+        assert!(!sight.failed(false));
+        assert!(!sight.failed(false));
+        assert!(sight.failed(false));
+    }
+
+    #[test]
+    fn what_was_read_is_no_recovery_without_a_fault() {
+        let mut sight = sight(true, false);
+        assert!(!(0..5).any(|_| sight.worked()));
+        // A success in between begins the count of failures anew.
+        assert!(!sight.failed(true) && !sight.failed(true));
+        sight.worked();
+        assert!(!sight.failed(true) && !sight.failed(true));
+        assert!(sight.failed(true));
+    }
+}

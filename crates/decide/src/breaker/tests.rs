@@ -163,8 +163,21 @@ fn a_node_that_does_not_want_its_turn_is_passed_over_and_keeps_its_place() {
 }
 
 #[test]
-fn row_106_after_the_window_the_rate_is_free_again() {
-    row_112_after_a_reset_and_the_window_nothing_trips();
+fn row_106_six_events_a_reset_and_a_window_later_it_is_not_tripped_and_takes_again() {
+    let (mut state, config) = (BreakerState::default(), rate_only());
+    for number in 0..6 {
+        take(&mut state, &config, number, 10, 0);
+    }
+    assert!(is_tripped(&state));
+    state.reset(POOL);
+    // Within the window the five taken still count.
+    let within = take(&mut state.clone(), &config, 5, 10, 299);
+    assert_ne!(within, Permit::Taken);
+    // The reference's test waits 1.1 s after a window of 1 s; ours is 5 min.
+    let later = 301;
+    assert!(!is_tripped(&state), "no time trips it by itself");
+    assert_eq!(take(&mut state, &config, 5, 10, later), Permit::Taken);
+    assert!(!is_tripped(&state));
 }
 
 #[test]

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use health_event::incident::QuarantineStatus;
+use health_event::incident::{Incident, QuarantineStatus};
 use jiff::SignedDuration;
+use k8s_api::IncidentMark;
 use proptest::prelude::*;
 
 use super::world::{World, at, event, healthy, rule_set, taint, xid_taint};
-use crate::quarantine::{Annotation, Mode, Request, RequestKind, Transition, WriteKind};
+use crate::quarantine::{Annotation, Mode, NodeWrite, Request, RequestKind, Transition, WriteKind};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -120,6 +121,48 @@ fn theirs() -> health_event::incident::Taint {
     taint("theirs", "x", "NoSchedule")
 }
 
+/// Whether a write is one that the incident which is open as it goes out asks for, or, without one,
+/// takes marks off that no open incident made.
+fn belongs(write: &NodeWrite, open: Option<&Incident>) -> Result<(), &'static str> {
+    let mark = |text: Option<&String>| text.and_then(|text| IncidentMark::parse(text).ok());
+    let puts_on = write.annotations.get(&Annotation::Incident);
+    match (write.kind, open) {
+        (WriteKind::Apply | WriteKind::Update, Some(open)) => {
+            let Some(mark) = mark(puts_on.and_then(Option::as_ref)) else {
+                return Err("it leaves no mark");
+            };
+            if (&mark.incident, mark.version) != (&open.id, open.version) {
+                return Err("its mark is another incident's");
+            }
+            if !matches!(open.quarantine, QuarantineStatus::Applying { .. }) {
+                return Err("the intent to take out is not stored");
+            }
+            let reason = open.open_faults().next().is_some() || open.held_by.is_some();
+            reason.then_some(()).ok_or("it has no reason")
+        }
+        (WriteKind::Release | WriteKind::StepBack, Some(open)) => {
+            if !matches!(open.quarantine, QuarantineStatus::Releasing { .. }) {
+                return Err("the intent to give back is not stored");
+            }
+            let read = mark(write.test.incident.as_ref());
+            let own = read.is_none_or(|mark| mark.incident == open.id);
+            own.then_some(())
+                .ok_or("it takes another incident's marks off")
+        }
+        (WriteKind::CleanUp, None) => {
+            let adds = write.unschedulable == Some(true)
+                || write.annotations.values().any(Option::is_some)
+                || write.health_events.is_some();
+            let adds = adds || write.test.incident.is_none();
+            (!adds)
+                .then_some(())
+                .ok_or("it does more than to take stray marks off")
+        }
+        (_, None) => Err("no incident is open"),
+        (WriteKind::CleanUp, Some(_)) => Err("an incident is open"),
+    }
+}
+
 /// Nothing holds the node back any more and every fault recovers.
 fn come_to_rest(world: &mut World) {
     world.lose_writes = false;
@@ -188,18 +231,15 @@ proptest! {
     ) {
         let mut world = world();
         for step in &steps {
-            let request = matches!(step, Step::Request(_));
             let before = (world.writes.len(), world.transitions.len());
             take(&mut world, step);
             let may_write = world.policy.mode == Mode::Enforce;
             prop_assert!(may_write || world.writes.len() == before.0);
-            for write in &world.writes[before.0..] {
-                let acts = matches!(write.kind, WriteKind::Apply | WriteKind::Update);
-                let incidents = world.over.iter().chain(&world.incident);
-                let known = incidents.into_iter().any(|i| {
-                    acts && !(i.faults.is_empty() && i.held_by.is_none() && !request)
-                });
-                prop_assert!(!acts || known, "{write:?}");
+            let open = &world.open_at_write[before.0..];
+            for (write, open) in world.writes[before.0..].iter().zip(open) {
+                if let Err(why) = belongs(write, open.as_ref()) {
+                    prop_assert!(false, "{why}: {write:?} in {open:?}");
+                }
             }
             for Transition { from, to, .. } in &world.transitions[before.1..] {
                 prop_assert!(!from.as_ref().is_some_and(QuarantineStatus::is_closed), "{to:?}");

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use health_event::HealthEvent;
 use health_event::incident::{CloseReason, QuarantineStatus};
-use health_event::{HealthEvent, ProcessingStrategy};
 use k8s_api::{AppliedTaint, IncidentMark};
 
 use super::world::{
@@ -537,8 +537,24 @@ fn row_148_149_a_new_quarantine_removes_the_old_records() {
 }
 
 #[test]
-fn row_152_dry_run_marks_nothing() {
-    row_014_016_dry_run_writes_nothing_to_the_node();
+fn row_152_dry_run_decides_as_it_would_and_leaves_the_annotations_off() {
+    let mut world = World::xid();
+    world.policy.mode = Mode::DryRun;
+    world.say(event(XID, "GPU 0", "79"));
+    // Decided, with the rule that matched and what it asks for.
+    assert_eq!(world.status(), "Observed");
+    assert_eq!(world.keys(), ["GpuXidError GPU=0 79"]);
+    let incident = world.incident.clone().unwrap();
+    assert!(incident.faults[0].rules.contains("XID rule"));
+    let last = world.transitions.last().unwrap();
+    assert_eq!(last.to, QuarantineStatus::Observed);
+    // On the node there is neither cordon nor taint, nor, unlike the reference, an annotation.
+    assert!(!world.is_cordoned() && !world.has_taint(&xid_taint()));
+    assert!(world.node().annotations.is_empty() && world.node().labels.is_empty());
+    // The same event without dry run has all of it: the rule was at work.
+    let enforced = quarantined();
+    assert!(enforced.is_cordoned() && enforced.has_taint(&xid_taint()));
+    assert!(enforced.has(Annotation::HealthEvents));
 }
 
 #[test]
@@ -650,17 +666,4 @@ fn a_sender_that_may_not_force_forces_nothing() {
     world.may_force = false;
     world.say(forced(event("Other", "GPU 0", ""), "bob"));
     assert!(!world.is_cordoned());
-}
-
-#[test]
-fn row_008_only_observed_strategies_are_no_part_of_a_view() {
-    // The caller hands in faults of one space; an observed fault has another identity.
-    let observed = HealthEvent {
-        strategy: ProcessingStrategy::StoreOnly,
-        ..event(XID, "GPU 0", "")
-    };
-    let mut world = World::xid();
-    world.store(&observed);
-    let space = world.last.keys().next().unwrap().key.space;
-    assert_ne!(space, ProcessingStrategy::ExecuteRemediation);
 }

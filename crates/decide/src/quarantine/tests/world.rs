@@ -155,6 +155,8 @@ pub(super) struct World {
     pub(super) boot: BootId,
     pub(super) seq: u64,
     pub(super) writes: Vec<NodeWrite>,
+    /// For each of them the incident that is open in the store as it goes out.
+    pub(super) open_at_write: Vec<Option<Incident>>,
     pub(super) transitions: Vec<Transition>,
     pub(super) notes: Vec<Note>,
     pub(super) wake_at: Option<Timestamp>,
@@ -193,6 +195,7 @@ impl World {
             boot: BootId::new("boot-1"),
             seq: 0,
             writes: Vec::new(),
+            open_at_write: Vec::new(),
             transitions: Vec::new(),
             notes: Vec::new(),
             wake_at: None,
@@ -445,6 +448,7 @@ impl World {
             }
         }
         self.writes.push(write);
+        self.open_at_write.push(self.incident.clone());
     }
 
     pub(super) fn status(&self) -> &'static str {

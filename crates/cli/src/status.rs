@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use wire::api::{BreakerPool, NodeLine, Status};
+use wire::api::{BreakerPool, NodeLine, Status, Store};
 
 use crate::api::{ApiError, Connection};
 use crate::breaker;
@@ -14,6 +14,8 @@ use crate::words::{self, Clock};
 
 /// Nodes that are printed.
 const SHOWN: usize = 50;
+/// Gaps in the events that are printed.
+const GAPS: usize = 5;
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 answered, whatever the answer; 1 only with --check: something is out of order; 2 wrong \
@@ -146,6 +148,7 @@ fn head(out: &mut impl Write, status: &Status) -> io::Result<()> {
         "  faults  {} open, {} only observed",
         status.open_faults, status.observed_faults
     )?;
+    left_over(out, status)?;
     let silent = marked(status.agents_silent, RED);
     writeln!(
         out,
@@ -171,7 +174,57 @@ fn head(out: &mut impl Write, status: &Status) -> io::Result<()> {
         store.last_seq,
         words::bytes(store.free_bytes),
         harmless(&store.id)
-    )
+    )?;
+    gaps(out, store)
+}
+
+/// What a lost store and another program left behind.
+fn left_over(out: &mut impl Write, status: &Status) -> io::Result<()> {
+    if status.restored_faults > 0 {
+        writeln!(
+            out,
+            "  {YELLOW}{} from before the store was lost{YELLOW:#}, whose senders have not spoken since: \
+             they stay open until these do, or until `warden close NODE FAULT`",
+            counted(status.restored_faults as u64, "fault")
+        )?;
+    }
+    if status.foreign_marked > 0 {
+        writeln!(
+            out,
+            "  {YELLOW}{} with marks of NVSentinel{YELLOW:#} that Warden did not set and leaves alone: \
+             `warden explain NODE` names them",
+            counted(status.foreign_marked as u64, "node")
+        )?;
+    }
+    Ok(())
+}
+
+/// What of the events went before its time.
+fn gaps(out: &mut impl Write, store: &Store) -> io::Result<()> {
+    for gap in store.gaps.iter().take(GAPS) {
+        let what = if gap.of.starts_with("sender ") {
+            "had more than its share of the store: its oldest events went"
+        } else {
+            "did not see events that went for the store's size"
+        };
+        writeln!(
+            out,
+            "  {YELLOW}{}{YELLOW:#} {what}: {} of {} to {}, last at {}",
+            harmless(&gap.of),
+            gap.count,
+            gap.from,
+            gap.to,
+            gap.at
+        )?;
+    }
+    let more = store.gaps.len().saturating_sub(GAPS);
+    if more > 0 {
+        writeln!(
+            out,
+            "  {DIM}and {more} more gaps: warden status --format json{DIM:#}"
+        )?;
+    }
+    Ok(())
 }
 
 fn is_odd(node: &NodeLine) -> bool {

@@ -116,3 +116,26 @@ fn another_fault_quarantine_stands_out_and_is_not_well() {
         "another fault-quarantine runs in this cluster (Deployment nvsentinel/fault-quarantine)";
     assert!(ran.out.contains(told), "{}", ran.out);
 }
+
+#[test]
+fn what_a_lost_store_and_another_program_left_and_what_went_is_told() {
+    let mut status = kit::status();
+    (status.restored_faults, status.foreign_marked) = (2, 1);
+    let gap = |of: &str, from| api::Gap {
+        of: of.into(),
+        from,
+        to: from + 9,
+        count: 10,
+        at: kit::ago(60),
+    };
+    status.store.gaps = vec![gap("consumer connector", 5), gap("sender agent:gpu-17", 40)];
+    let said = ask(&server(&status, &[], &[]), &["status"]).out;
+    for part in [
+        "2 faults from before the store was lost, whose senders have not spoken since",
+        "1 node with marks of NVSentinel that Warden did not set",
+        "consumer connector did not see events that went for the store's size: 10 of 5 to 14",
+        "sender agent:gpu-17 had more than its share of the store: its oldest events went: 10 of 40",
+    ] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+}

@@ -195,3 +195,58 @@ async fn a_token_that_is_not_good_here_is_refused_as_json_on_every_path() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_lost_store_and_another_program_left_is_shown() {
+    let cluster = Cluster::with_nodes(&["api-1", "api-2"]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let marks = json!({"metadata": {"annotations": {
+        "quarantineHealthEvent": "[]", "quarantineHealthEventIsCordoned": "True",
+    }}});
+    cluster.merge("api-2", marks).await;
+    let program = Program::start(&cluster.testbed.kubeconfig(), "", &["--insecure-local"]);
+    program.up().await;
+    let sender = Sender::new(program.plain().await, None);
+    let mut restored = numbered("api-1", 1);
+    let key = "warden.dev/restored".to_owned();
+    restored.metadata.insert(key, "true".to_owned());
+    sender.send(vec![restored.clone()]).await.unwrap();
+    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+    let get = async |path: &str| -> Value {
+        let (status, body) = program.get(path, Some(token.trim())).await;
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    };
+    let status = get("/api/v1/status").await;
+    assert_eq!(
+        (&status["restored_faults"], &status["foreign_marked"]),
+        (&json!(1), &json!(1))
+    );
+    assert_eq!(
+        get("/api/v1/nodes/api-1").await["faults"][0]["restored"],
+        true
+    );
+    let marked = get("/api/v1/nodes/api-2").await;
+    let want = json!(["quarantineHealthEvent", "quarantineHealthEventIsCordoned"]);
+    assert_eq!(marked["object"]["foreign_marks"], want);
+    // Its sender speaks.
+    let mut again = numbered("api-1", 2);
+    again.entities_impacted = restored.entities_impacted;
+    sender.send(vec![again]).await.unwrap();
+    assert_eq!(get("/api/v1/status").await["restored_faults"], 0);
+    assert_eq!(
+        get("/api/v1/nodes/api-1").await["faults"][0]["restored"],
+        false
+    );
+    // And the mark is ours.
+    let node = cluster.get("api-2").await;
+    let mark =
+        json!({"id": "01ARZ3NDEKTSV4RRFFQ69G5FAV", "version": 1, "nodeUID": node.metadata.uid});
+    let ours = json!({"metadata": {"annotations": {"warden.dev/incident": mark.to_string()}}});
+    cluster.merge("api-2", ours).await;
+    let begun = std::time::Instant::now();
+    while get("/api/v1/status").await["foreign_marked"] != 0 {
+        assert!(begun.elapsed() < crate::harness::SOON);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -15,7 +15,8 @@ use crate::ledger::boots_from;
 use crate::records;
 use crate::retention::live_bytes;
 use crate::rows::{
-    CONSUMER, FAULT, OPEN, SHED, consumer, event, fault, fault_id, incident, node, shed, transition,
+    CONSUMER, FAULT, GAPS, OPEN, SHED, consumer, event, fault, fault_id, gap, incident, node, shed,
+    transition,
 };
 use crate::startup::keep_prepared;
 use crate::store::EventStore;
@@ -443,6 +444,7 @@ impl EventStore {
                     [],
                     consumer,
                 )?,
+                gaps: list(connection, GAPS, [Stats::SHED], gap)?,
                 shed: list(connection, SHED, [Stats::SHED], shed)?,
                 counters,
             };

@@ -53,6 +53,21 @@ pub(crate) fn consumer(row: &Row<'_>) -> rusqlite::Result<Consumer> {
     })
 }
 
+/// What consumers did not see, the newest first.
+pub(crate) const GAPS: &str =
+    "SELECT consumer, from_seq, to_seq, at FROM gaps ORDER BY at DESC LIMIT ?1";
+
+pub(crate) fn gap(row: &Row<'_>) -> rusqlite::Result<(String, Gap)> {
+    let (from, to): (u64, u64) = (row.get(1)?, row.get(2)?);
+    let gap = Gap {
+        from,
+        to,
+        count: to + 1 - from,
+        at: from_nanos(row.get(3)?),
+    };
+    Ok((row.get(0)?, gap))
+}
+
 /// Whose events went beyond their senders' shares, the newest first.
 pub(crate) const SHED: &str =
     "SELECT sender, events, from_seq, to_seq, last_at FROM shed ORDER BY last_at DESC LIMIT ?1";

@@ -302,14 +302,15 @@ pub struct Consumer {
     pub gap: Option<Gap>,
 }
 
-/// Events that a consumer will not see.
+/// Events that a consumer has not seen and that went. Where they went for one sender's share only,
+/// others between them are still there: the numbers of the stored events tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
     /// First.
     pub from: u64,
     /// Last.
     pub to: u64,
-    /// How many.
+    /// How many positions that are.
     pub count: u64,
     /// When the last of them went.
     pub at: Timestamp,
@@ -383,6 +384,8 @@ pub struct Stats {
     pub last_transition: u64,
     /// Consumers and, by `last_seq - seq`, their lag.
     pub consumers: Vec<Consumer>,
+    /// What consumers did not see, with their names, the newest first; at most [`Stats::SHED`].
+    pub gaps: Vec<(String, Gap)>,
     /// Senders of which events went because they had more than their shares of the store, the
     /// newest first; at most [`Stats::SHED`].
     pub shed: Vec<Shed>,
@@ -391,7 +394,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Senders that [`Stats::shed`] names at most.
+    /// Elements that [`Stats::shed`] and [`Stats::gaps`] have at most.
     pub const SHED: usize = 20;
 }
 

@@ -108,6 +108,7 @@ fn a_live_consumer_is_waited_for_and_a_dead_one_gets_one_gap() {
         .unwrap();
     assert_eq!((gap.from, gap.to, gap.count, gap.at), (5, 10, 6, later));
 
+    assert_eq!(store.stats().unwrap().gaps, [("exporter".to_owned(), gap)]);
     // A second pass makes the one gap longer.
     send(&store, fault(11, "11"));
     prune(&store, at(40 * DAY));
@@ -125,6 +126,12 @@ fn a_live_consumer_is_waited_for_and_a_dead_one_gets_one_gap() {
     assert_eq!(
         store.consumer_position("exporter").unwrap().unwrap().gap,
         None
+    );
+    let told = store.stats().unwrap().gaps;
+    assert_eq!(
+        told.len(),
+        1,
+        "what it did not see is told for longer: {told:?}"
     );
     assert_eq!(store.consumer_position("other").unwrap(), None);
 }

@@ -17,6 +17,9 @@ pub const HISTORICAL: &str = "warden.dev/historical";
 pub const CAUSE: &str = "warden.dev/cause";
 /// The machine (system UUID) on which the agent that passed the event runs.
 pub const MACHINE_ID: &str = "warden.dev/machine-id";
+/// `true` on an event that was read back from its node because the store had been lost, and whose
+/// sender is no detector of the node's agent: it stays until that sender speaks.
+pub const RESTORED: &str = "warden.dev/restored";
 /// Set by `warden inject`.
 pub const INJECTED: &str = "warden.dev/injected";
 /// The fault that this one follows from.

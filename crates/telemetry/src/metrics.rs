@@ -62,6 +62,7 @@ pub struct ControllerMetrics {
     pub node_condition_update_ms: Histogram,
     pub node_event_operations: Family<NodeEventLabel, Counter>,
     pub node_event_ms: Histogram,
+    pub connector_missed: Counter,
 
     pub quarantine_events_received: Counter,
     pub quarantine_events_processed: Counter,
@@ -130,6 +131,12 @@ impl ControllerMetrics {
                 "k8s_platform_connector_node_event_operations",
                 "Writes of Kubernetes Events about nodes",
                 Family::default(),
+            ),
+            connector_missed: add(
+                &mut r,
+                "warden_connector_missed_events",
+                "Stored events that went for the store's size before the connector saw them",
+                Counter::default(),
             ),
             node_event_ms: add(
                 &mut r,

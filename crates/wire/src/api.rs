@@ -34,6 +34,13 @@ pub struct Status {
     pub open_faults: u64,
     /// Open faults that are only observed.
     pub observed_faults: u64,
+    /// Open faults that were read back from their nodes because the store had been lost, and whose
+    /// senders have not spoken since: they stay until these do, or a person closes them.
+    #[serde(default)]
+    pub restored_faults: usize,
+    /// Nodes with marks of NVSentinel that are none of Warden's (see [`NodeObject::foreign_marks`]).
+    #[serde(default)]
+    pub foreign_marked: usize,
     /// Nodes whose agent is silent.
     pub agents_silent: usize,
     /// Nodes on which no agent ever reported.
@@ -71,6 +78,25 @@ pub struct Store {
     pub live_bytes: u64,
     /// Bytes free on its file system.
     pub free_bytes: u64,
+    /// What of the events went before its time, the newest first; at most 20 of each kind.
+    #[serde(default)]
+    pub gaps: Vec<Gap>,
+}
+
+/// Events that went for the store's size, before a consumer saw them or before they were old.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Gap {
+    /// `consumer NAME`: it did not see them. `sender NAME`: its own oldest, for it had more than its
+    /// share of the store.
+    pub of: String,
+    /// First position.
+    pub from: u64,
+    /// Last position.
+    pub to: u64,
+    /// How many; of a consumer at most so many.
+    pub count: u64,
+    /// When the last of them went.
+    pub at: Timestamp,
 }
 
 /// One line of `GET /api/v1/nodes`.
@@ -146,10 +172,15 @@ pub struct NodeObject {
     pub system_uuid: String,
     /// What on the node or in the cluster keeps Warden from acting or from giving the node back:
     /// `paused`, `opted_out`, `control_plane` and `protected` (unless
-    /// `quarantine.allow_protected`), `external_owner KEY=VALUE`, `other_quarantine WHAT` (see
+    /// `quarantine.allow_protected`), `external_owner KEY=VALUE`, `given_back` (the store was lost
+    /// after a person had, and the agent has not told what is wrong), `other_quarantine WHAT` (see
     /// [`Status::other_quarantine`]).
     #[serde(default)]
     pub blocked_by: Vec<String>,
+    /// Annotations by which NVSentinel marks a node that it took out, on a node that Warden did not
+    /// take out: Warden leaves them alone, and the cordon and taints that belong to them too.
+    #[serde(default)]
+    pub foreign_marks: Vec<String>,
 }
 
 /// What is known of a node's agent.
@@ -203,6 +234,10 @@ pub struct Fault {
     /// Boot of the newest event; empty = its sender does not tell.
     #[serde(default)]
     pub boot_id: String,
+    /// It was read back from the node because the store had been lost, and its sender has not spoken
+    /// since.
+    #[serde(default)]
+    pub restored: bool,
 }
 
 /// An incident.

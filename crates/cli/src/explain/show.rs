@@ -18,12 +18,15 @@ const CLOSED: usize = 5;
 const COMMAND: usize = 44;
 /// Characters of a message.
 const MESSAGE: usize = 400;
+const RESTORED: &str = "read back from the node after the store was lost; its sender has not spoken since: \
+    it stays open until that does, or until `warden close`";
 
 pub(super) fn print(out: &mut impl Write, facts: &Facts, clock: &Clock) -> io::Result<()> {
     head(out, facts, clock)?;
     if !facts.is_well() {
         wrong(out, facts, clock)?;
     }
+    foreign(out, facts)?;
     observed(out, facts, clock)?;
     closed(out, &facts.node, clock)?;
     match facts.open() {
@@ -206,11 +209,32 @@ fn one_fault(out: &mut impl Write, facts: &Facts, fault: &Fault, clock: &Clock) 
             format!("{} ({})", words::action(&fault.action), fault.action),
         ),
         ("rule", faults::rule(facts, fault, clock)),
+        (
+            "restored",
+            if fault.restored { RESTORED } else { "" }.to_owned(),
+        ),
     ];
     for (name, text) in lines.iter().filter(|(_, text)| !text.is_empty()) {
         writeln!(out, "    {DIM}{name:<8}{DIM:#}  {}", harmless(text))?;
     }
     Ok(())
+}
+
+/// Marks that another program set, and left.
+fn foreign(out: &mut impl Write, facts: &Facts) -> io::Result<()> {
+    let object = facts.node.object.as_ref();
+    let marks = object.map_or(&[][..], |object| &object.foreign_marks);
+    if marks.is_empty() {
+        return Ok(());
+    }
+    heading(out, "Marks of NVSentinel (Warden leaves them alone)")?;
+    writeln!(
+        out,
+        "  {}\n  Neither these annotations nor the cordon and taints that came with them are Warden's: it \
+         does not take them off. While NVSentinel runs they are its own; once it is gone, take them off \
+         by hand (kubectl uncordon, kubectl taint, kubectl annotate).",
+        harmless(&marks.join(", "))
+    )
 }
 
 fn observed(out: &mut impl Write, facts: &Facts, clock: &Clock) -> io::Result<()> {

@@ -31,6 +31,8 @@ pub(crate) fn status() -> api::Status {
         withheld: 0,
         open_faults: 0,
         observed_faults: 0,
+        restored_faults: 0,
+        foreign_marked: 0,
         agents_silent: 0,
         agents_missing: 0,
         pool_faults: Vec::new(),
@@ -40,6 +42,7 @@ pub(crate) fn status() -> api::Status {
             first_seq: 1,
             live_bytes: 3 << 20,
             free_bytes: 40 << 30,
+            gaps: Vec::new(),
         },
     }
 }
@@ -97,6 +100,7 @@ pub(crate) fn node() -> api::Node {
             boot_id: "boot-1".into(),
             system_uuid: "machine-17".into(),
             blocked_by: Vec::new(),
+            foreign_marks: Vec::new(),
         }),
         agent: api::Agent {
             state: "settled".into(),
@@ -132,6 +136,7 @@ pub(crate) fn xid_79() -> api::Fault {
         sender: "agent:gpu-17".into(),
         incident: Some(INCIDENT.into()),
         boot_id: "boot-1".into(),
+        restored: false,
     }
 }
 

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use event_store::{IncidentFilter, ReadError, StoredEvent, StoredFault, StoredTransition};
+use event_store::{IncidentFilter, ReadError, Stats, StoredEvent, StoredFault, StoredTransition};
 use health_event::incident::{self, QuarantineStatus, Withheld};
-use health_event::{FaultId, NodeName};
+use health_event::{FaultId, NodeName, keys};
 use jiff::Timestamp;
 use k8s_api::names;
 use sha2::{Digest, Sha256};
@@ -49,6 +49,16 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
         withheld,
         open_faults: stats.open_faults,
         observed_faults: stats.observed_faults,
+        restored_faults: context
+            .store
+            .open_faults_all()?
+            .iter()
+            .filter(|fault| is_restored(fault))
+            .count(),
+        foreign_marked: nodes
+            .iter()
+            .filter(|node| !foreign_marks(node).is_empty())
+            .count(),
         agents_silent: silent,
         agents_missing: missing,
         pool_faults: pool_faults(context)?,
@@ -58,8 +68,49 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
             first_seq: stats.first_seq,
             live_bytes: stats.live_bytes,
             free_bytes: stats.free_bytes,
+            gaps: gaps(&stats),
         },
     })
+}
+
+fn gaps(stats: &Stats) -> Vec<types::Gap> {
+    let of_consumers = stats.gaps.iter().map(|(consumer, gap)| types::Gap {
+        of: format!("consumer {consumer}"),
+        from: gap.from,
+        to: gap.to,
+        count: gap.count,
+        at: gap.at,
+    });
+    let of_senders = stats.shed.iter().map(|shed| types::Gap {
+        of: format!("sender {}", shed.sender),
+        from: shed.from,
+        to: shed.to,
+        count: shed.events,
+        at: shed.at,
+    });
+    of_consumers.chain(of_senders).collect()
+}
+
+/// Whether a fault was read back from its node, and its sender has not spoken since.
+fn is_restored(fault: &StoredFault) -> bool {
+    fault.count == 1 && fault.event.metadata.contains_key(keys::RESTORED)
+}
+
+/// The reference's marks on a node that does not carry ours: whoever set them, it was not us.
+fn foreign_marks(node: &NodeFacts) -> Vec<String> {
+    if node.annotation(names::INCIDENT.text).is_some() {
+        return Vec::new();
+    }
+    let marks = [
+        names::HEALTH_EVENT,
+        names::APPLIED_TAINTS,
+        names::IS_CORDONED,
+    ];
+    let found = marks.iter().filter(|mark| {
+        node.annotation(mark.text)
+            .is_some_and(|value| !value.is_empty())
+    });
+    found.map(|mark| mark.text.to_owned()).collect()
 }
 
 /// What the module does, as [`types::Status::quarantine`] says it.
@@ -194,6 +245,7 @@ fn node_object(context: &Context, node: &NodeFacts) -> Result<types::NodeObject,
         boot_id: node.boot_id.to_string(),
         system_uuid: node.system_uuid.to_string(),
         blocked_by: blocked_by(context, node)?,
+        foreign_marks: foreign_marks(node),
     })
 }
 
@@ -286,6 +338,7 @@ pub(super) fn fault_id(id: &FaultId) -> String {
 
 fn fault(fault: StoredFault) -> types::Fault {
     types::Fault {
+        restored: is_restored(&fault),
         id: fault_id(&fault.id),
         agent: fault.id.scope.agent,
         component_class: fault.id.scope.component_class,

@@ -115,6 +115,13 @@ impl Said {
     }
 }
 
+/// How many events behind a position are not in its page any more.
+fn missed(after: u64, page: &[StoredEvent]) -> u64 {
+    let last = page.last().map_or(after, |event| event.seq);
+    let there = u64::try_from(page.len()).unwrap_or(u64::MAX);
+    last.saturating_sub(after).saturating_sub(there)
+}
+
 impl Follower {
     pub(super) fn new(
         context: Context,
@@ -185,13 +192,29 @@ impl Follower {
         position
     }
 
-    /// Where to begin: behind what was completed.
+    /// Where to begin: behind what was completed. What went meanwhile is told with the next page.
     fn start(&self) -> u64 {
         let store = &self.context.store;
         match store.consumer_position(CONSUMER) {
-            Ok(Some(consumer)) => consumer.seq.max(consumer.gap.map_or(0, |gap| gap.to)),
+            Ok(Some(consumer)) => consumer.seq,
             Ok(None) | Err(_) => 0,
         }
+    }
+
+    /// Tells what retention took before it was seen: the numbers of stored events have no holes.
+    fn tell_missed(&self, after: u64, page: &[StoredEvent]) {
+        let missed = missed(after, page);
+        let (Some(last), true) = (page.last(), missed > 0 && after > 0) else {
+            return;
+        };
+        self.context.metrics.connector_missed.inc_by(missed);
+        warn!(
+            from = after + 1,
+            to = last.seq,
+            missed,
+            "events went for the store's size before they became Events of their nodes; what is open \
+             is not touched by it: conditions are made of the faults"
+        );
     }
 
     /// One page; none if there is nothing.
@@ -210,6 +233,7 @@ impl Follower {
         if self.posts {
             self.write_all(said).await?;
         }
+        self.tell_missed(after, &page);
         Ok(Some(last))
     }
 
@@ -451,6 +475,38 @@ mod tests {
             },
             seqs: vec![7, 9],
             last: at,
+        }
+    }
+
+    #[test]
+    fn what_retention_took_between_and_before_is_missed() {
+        let at = said().last;
+        let stored = |seq| StoredEvent {
+            seq,
+            sender: health_event::Sender::agent("gpu-1"),
+            id: String::new(),
+            subject: Subject::Cluster,
+            machine: String::new(),
+            boot: health_event::BootId::new(""),
+            generated_at: at,
+            received_at: at,
+            strategy: health_event::ProcessingStrategy::ExecuteRemediation,
+            healthy: false,
+            fatal: false,
+            agent: String::new(),
+            check_name: String::new(),
+            component_class: String::new(),
+            body: Vec::new(),
+        };
+        let table = [
+            (4, vec![], 0),
+            (4, vec![5, 6], 0),
+            (4, vec![11, 12], 6),
+            (4, vec![5, 7, 10], 3),
+        ];
+        for (after, seqs, want) in table {
+            let page: Vec<StoredEvent> = seqs.iter().copied().map(stored).collect();
+            assert_eq!(missed(after, &page), want, "{after} {seqs:?}");
         }
     }
 

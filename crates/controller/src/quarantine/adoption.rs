@@ -164,10 +164,15 @@ async fn restore_faults(
     let restored = |event: &HealthEvent| {
         let order: Option<Order> = event.metadata.get(keys::ORDER).and_then(|o| o.parse().ok());
         let by_detector = event.metadata.contains_key(keys::DETECTOR);
-        let body = wire::encode_body(event);
+        let mut event = event.clone();
+        if !by_detector {
+            let (key, value) = (keys::RESTORED.to_owned(), "true".to_owned());
+            event.metadata.insert(key, value);
+        }
+        let body = wire::encode_body(&event);
         NewEvent {
             sender: Sender::agent(node.name.as_str()),
-            event: event.clone(),
+            event,
             subject: Subject::Node(node.name.clone()),
             machine: node.machine_id.clone(),
             order,

@@ -4,6 +4,9 @@
 //! answers with an [`output::Exit`]. Errors name the object, what was tried, why it failed and
 //! what to do next.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use clap::{Arg, CommandFactory as _, Parser, Subcommand};
 
 pub mod api;
@@ -59,6 +62,17 @@ pub fn command() -> clap::Command {
     ALONE.into_iter().fold(whole, |command, name| {
         command.mut_subcommand(name, |alone| alone.args(hidden.clone()))
     })
+}
+
+/// The same as its help and errors show it when it was started as `program`: under the name
+/// `kubectl-warden` it is what `kubectl warden` runs.
+pub fn command_as(program: &OsStr) -> clap::Command {
+    let stem = Path::new(program).file_stem().unwrap_or_default();
+    if stem == "kubectl-warden" {
+        command().bin_name("kubectl warden")
+    } else {
+        command()
+    }
 }
 
 /// The subcommands.

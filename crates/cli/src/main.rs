@@ -7,7 +7,8 @@ use cli::output::{self, Exit};
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    let matches = cli::command().get_matches();
+    let program = std::env::args_os().next().unwrap_or_default();
+    let matches = cli::command_as(&program).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match run(&cli) {
         Ok(exit) => exit.into(),

@@ -13,6 +13,7 @@ mod hostile;
 mod inject;
 mod kit;
 mod logs;
+mod plugin;
 mod requests;
 mod scan;
 mod states;

@@ -24,4 +24,5 @@ mod python;
 mod refused;
 mod registration;
 mod sent_again;
+mod setup;
 mod trust;

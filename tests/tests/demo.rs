@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
 
+use e2e::nodes;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
 use rustix::process::{Pid, Signal, kill_process};
 use testbed::wait_for;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
@@ -227,4 +230,39 @@ async fn a_program_that_dies_in_the_middle_of_a_demo_is_named_too() {
     let told = text.lines().find(|line| line.contains("The demo failed"));
     let told = told.unwrap_or_else(|| panic!("{text}"));
     assert!(told.contains("warden-controller"), "{told}");
+}
+
+/// Somebody else's cordon of another node while it runs: the demo says what it read, whoever it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_demo_after_which_a_node_is_not_as_it_was_fails() {
+    let mut demo = Demo::start(false);
+    demo.until("pods on them").await;
+    let admin = || async {
+        let programs = children_of(demo.child.id().unwrap_or_default());
+        let controller = programs
+            .iter()
+            .find(|(name, _)| name == "warden-controller");
+        Ok(controller.and_then(|(_, id)| kubeconfig_of(*id)))
+    };
+    let path = wait_for("its controller", PATIENCE, admin).await.unwrap();
+    let kubeconfig = Kubeconfig::read_from(path).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    let client = Client::try_from(config.unwrap()).unwrap();
+    nodes::set_cordon(&client, "gpu-00007", true).await.unwrap();
+    let programs = demo.programs();
+    let (status, text) = demo.end(&programs).await;
+    assert_eq!(status.code(), Some(1), "{text}");
+    let told = text.lines().find(|line| line.contains("The demo failed"));
+    let told = told.unwrap_or_else(|| panic!("{text}"));
+    assert!(told.contains("nodes differ from what they were"), "{told}");
+}
+
+/// The value of `--kubeconfig` of a process.
+fn kubeconfig_of(id: u32) -> Option<PathBuf> {
+    let command = std::fs::read(format!("/proc/{id}/cmdline")).ok()?;
+    let command = String::from_utf8(command).ok()?;
+    let mut words = command.split('\0');
+    words.find(|word| *word == "--kubeconfig")?;
+    words.next().map(PathBuf::from)
 }

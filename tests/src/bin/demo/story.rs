@@ -87,7 +87,7 @@ pub(crate) async fn tell(
     view.title("What the person on call reads");
     look::warden(view, &warden.controller, &["explain", VICTIM]).await?;
     reboot(view, &testbed, &mut warden, &mut times).await?;
-    verify(view, &testbed, &before).await?;
+    verify(view, &testbed, &before, DEADLINE).await?;
 
     view.title("The record that stays");
     look::warden(view, &warden.controller, &["timeline", VICTIM]).await?;
@@ -204,22 +204,39 @@ impl Warden {
 }
 
 /// What a node looks like to those who must not notice anything.
-type Snapshot = Vec<(String, bool, Vec<String>)>;
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    name: String,
+    cordoned: bool,
+    marks: Vec<String>,
+    /// But for Kubernetes' own, which follow cordon and readiness.
+    taints: Vec<String>,
+}
+
+type Snapshot = Vec<Seen>;
 
 async fn snapshot(testbed: &Testbed) -> anyhow::Result<Snapshot> {
     let nodes: Api<Node> = Api::all(testbed.admin());
     let nodes = nodes.list(&ListParams::default()).await?;
-    let row = |node: &Node| {
-        let name = node.metadata.name.clone().unwrap_or_default();
-        (name, nodes::is_cordoned(node), nodes::marks(node))
+    let seen = |node: &Node| {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+        let keys = taints.into_iter().flatten().map(|taint| taint.key.clone());
+        Seen {
+            name: node.metadata.name.clone().unwrap_or_default(),
+            cordoned: nodes::is_cordoned(node),
+            marks: nodes::marks(node),
+            taints: keys
+                .filter(|key| !key.starts_with("node.kubernetes.io/"))
+                .collect(),
+        }
     };
-    Ok(nodes.iter().map(row).collect())
+    Ok(nodes.iter().map(seen).collect())
 }
 
 fn fleet(view: &View, nodes: &Snapshot) {
     let nodes: Vec<(String, bool)> = nodes
         .iter()
-        .map(|(name, cordoned, _)| (name.clone(), *cordoned))
+        .map(|seen| (seen.name.clone(), seen.cordoned))
         .collect();
     view.fleet(&nodes);
 }
@@ -390,12 +407,17 @@ async fn reboot(
 }
 
 /// A separate read of the API server decides about success.
-async fn verify(view: &View, testbed: &Testbed, before: &Snapshot) -> anyhow::Result<()> {
+async fn verify(
+    view: &View,
+    testbed: &Testbed,
+    before: &Snapshot,
+    within: Duration,
+) -> anyhow::Result<()> {
     view.title("A separate look at the API server");
     let step = view.step("all nodes as they were");
     // The node controller takes its own taint off a moment after an uncordon.
     let what = "without taints";
-    nodes::wait(&testbed.admin(), VICTIM, what, DEADLINE, |node| {
+    nodes::wait(&testbed.admin(), VICTIM, what, within, |node| {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         taints.is_none_or(Vec::is_empty)
     })
@@ -413,4 +435,77 @@ async fn verify(view: &View, testbed: &Testbed, before: &Snapshot) -> anyhow::Re
     ));
     fleet(view, &after);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::api::{Patch, PatchParams};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    async fn merge(testbed: &Testbed, node: &str, patch: Value) {
+        let nodes: Api<Node> = Api::all(testbed.admin());
+        let params = PatchParams::default();
+        nodes
+            .patch(node, &params, &Patch::Merge(patch))
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn only_nodes_that_are_as_they_were_are_a_success() {
+        let options = Options {
+            nodes: NODES,
+            ..Options::default()
+        };
+        let testbed = Testbed::start(options).await.unwrap();
+        let view = View::default();
+        let before = snapshot(&testbed).await.unwrap();
+        assert_eq!(before.len(), NODES);
+        let verify = async || verify(&view, &testbed, &before, Duration::from_secs(1)).await;
+        verify().await.unwrap();
+        let mark = "warden.dev/incident";
+        let taint = json!([{ "key": "warden.test/bad", "effect": "PreferNoSchedule" }]);
+        // What is left, and how it goes again.
+        let left = [
+            (
+                VICTIM,
+                json!({ "metadata": { "annotations": { mark: "x" } } }),
+                json!({ "metadata": { "annotations": { mark: null } } }),
+            ),
+            (
+                VICTIM,
+                json!({ "spec": { "unschedulable": true } }),
+                json!({ "spec": { "unschedulable": null } }),
+            ),
+            (
+                "gpu-00006",
+                json!({ "spec": { "unschedulable": true } }),
+                json!({ "spec": { "unschedulable": null } }),
+            ),
+            (
+                "gpu-00006",
+                json!({ "spec": { "taints": taint } }),
+                json!({ "spec": { "taints": null } }),
+            ),
+            (
+                "gpu-00006",
+                json!({ "metadata": { "labels": { "k8saas.nvidia.com/cordon-by": "x" } } }),
+                json!({ "metadata": { "labels": { "k8saas.nvidia.com/cordon-by": null } } }),
+            ),
+        ];
+        for (node, put, taken) in left {
+            merge(&testbed, node, put.clone()).await;
+            assert!(verify().await.is_err(), "{node}: {put}");
+            merge(&testbed, node, taken).await;
+            nodes::wait(&testbed.admin(), node, "as it was", DEADLINE, |node| {
+                let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+                taints.is_none_or(Vec::is_empty)
+            })
+            .await
+            .unwrap();
+        }
+        verify().await.unwrap();
+    }
 }

@@ -3,7 +3,8 @@
 
 use e2e::machine::{SOON, until, until_state};
 use e2e::monitor::{fatal, warning};
-use e2e::{Controller, ControllerOptions, nodes};
+use e2e::{Controller, ControllerOptions, Machine, nodes};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
@@ -22,7 +23,7 @@ use crate::trust::Fleet;
 async fn run(
     profile: &str,
     more: &[Rule<'_>],
-    decided: impl AsyncFn(&Turn, &Controller),
+    decided: impl AsyncFn(&Turn, &Controller, &Machine),
 ) -> Vec<AuditEvent> {
     let options = ControllerOptions {
         profile: profile.to_owned(),
@@ -46,7 +47,7 @@ async fn run(
     })
     .await
     .unwrap();
-    decided(turn, controller).await;
+    decided(turn, controller, &machine).await;
     let node = nodes::read(&turn.testbed.admin(), &name).await.unwrap();
     assert!(!nodes::is_cordoned(&node) && nodes::marks(&node).is_empty());
     limited.ended(&name).await
@@ -54,8 +55,46 @@ async fn run(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_writes_only_in_its_own_namespace() {
-    let asked = run("silent", &[], async |_, _| {}).await;
+    let asked = run("silent", &[], async |turn, controller, machine| {
+        // A second fault is stored and shown: whatever the first one set off came before.
+        let second = fatal("GpuNvlinkWatch", "74", "1");
+        machine.monitor.say(second).await.unwrap();
+        let three = |node: &Value| node["faults"].as_array().is_some_and(|all| all.len() == 3);
+        machine
+            .until(controller, "with three faults", three)
+            .await
+            .unwrap();
+        // In observe conditions and Events follow within milliseconds; here the controller lives
+        // on for seconds.
+        renewed(turn, 3).await;
+        let (_, metrics) = e2e::http::get(controller.api, "/metrics", None)
+            .await
+            .unwrap();
+        let none = "fault_quarantine_event_handling_duration_seconds_count 0";
+        assert!(metrics.lines().any(|line| line == none), "{metrics}");
+        let shown = machine.until(controller, "shown", |_| true).await.unwrap();
+        assert_eq!(shown["incidents"], serde_json::json!([]));
+    })
+    .await;
     assert_eq!(writes(&asked), in_every_profile());
+}
+
+/// Waits until the controller has renewed its Lease so many times more: once a second.
+async fn renewed(turn: &Turn, times: u32) {
+    let leases: Api<Lease> = Api::namespaced(turn.testbed.admin(), "warden");
+    let renewal = async || {
+        let lease = leases.get("warden-controller").await?;
+        anyhow::Ok(lease.spec.and_then(|spec| spec.renew_time))
+    };
+    for _ in 0..times {
+        let last = &renewal().await.unwrap();
+        let renewal = &renewal;
+        wait_for("another renewal of the Lease", SOON, || async move {
+            Ok((renewal().await? != *last).then_some(()))
+        })
+        .await
+        .unwrap();
+    }
 }
 
 /// Waits for a core/v1 Event of this check about the node.
@@ -74,7 +113,7 @@ pub(crate) async fn told(turn: &Turn, node: &str, check: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn observe_writes_conditions_with_one_annotation_and_events_too() {
     let more = [CONDITIONS, EVENTS, CONNECTORS];
-    let asked = run("observe", &more, async |turn, controller| {
+    let asked = run("observe", &more, async |turn, controller, _| {
         let name = "only-observe";
         until_state(controller, name, "Observed").await.unwrap();
         // A person's cordon and uncordon of an observed node mean nothing to us.

@@ -193,3 +193,93 @@ async fn a_node_cannot_speak_for_another_and_loses_nothing_by_trying() {
     );
     controller.stop().unwrap();
 }
+
+/// Asks the API server under a token; answers the status of each answer.
+async fn asked(turn: &Turn, token: &str) -> Vec<u16> {
+    let client = turn.testbed.client_for_token(token).await.unwrap();
+    let mut codes = Vec::new();
+    for (method, path, body) in [
+        ("GET", "/version", ""),
+        ("GET", "/api/v1/nodes", ""),
+        ("GET", "/api/v1/nodes/speaks", ""),
+        ("GET", "/api/v1/pods?watch=true", ""),
+        ("GET", "/api/v1/namespaces/warden/secrets", ""),
+        ("GET", "/api/v1/namespaces/warden/configmaps", ""),
+        ("PATCH", "/api/v1/nodes/speaks", r#"{"spec":{}}"#),
+        ("PATCH", "/api/v1/nodes/speaks/status", r#"{"status":{}}"#),
+        ("POST", "/api/v1/namespaces/default/events", "{}"),
+        ("DELETE", "/api/v1/namespaces/warden/pods/agent-speaks", ""),
+    ] {
+        let mut request = ::http::Request::builder().method(method).uri(path);
+        if method == "PATCH" {
+            request = request.header("Content-Type", "application/merge-patch+json");
+        } else if method == "POST" {
+            request = request.header("Content-Type", "application/json");
+        }
+        let request = request.body(body.as_bytes().to_vec()).unwrap();
+        let code = match client.request_text(request).await {
+            Ok(_) => 200,
+            Err(kube::Error::Api(status)) => status.code,
+            Err(error) => panic!("{method} {path}: {error}"),
+        };
+        codes.push(code);
+    }
+    codes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agents_token_opens_nothing_at_the_api_server_and_its_account_may_nothing() {
+    let turn = Turn::take().await;
+    turn.testbed.ensure_namespace("warden").await.unwrap();
+    forget_authority(&turn).await;
+    let options = ControllerOptions {
+        extra: AT_ONCE.to_owned(),
+        insecure: false,
+        ..ControllerOptions::default()
+    };
+    let mut controller = turn.controller(&options).await;
+    controller.set_api_token(api_token(&turn).await);
+    let fleet = Fleet::new(&turn).await;
+    let machine = fleet.machine(&controller, "speaks").await;
+    // The controller believes the token, so it is a good one.
+    machine
+        .monitor
+        .say(fatal("GpuMemWatch", "48", "0"))
+        .await
+        .unwrap();
+    machine
+        .until_state(&controller, "Quarantined")
+        .await
+        .unwrap();
+    let token = std::fs::read_to_string(fleet.file("speaks.token")).unwrap();
+    // The API server does not: it is for another audience.
+    assert_eq!(asked(&turn, &token).await, [401; 10]);
+    // Nor does a token for the API server help: the account may do nothing that others may not.
+    let hour = Duration::from_secs(3_600);
+    let own = turn.testbed.token("warden", ACCOUNT, &[], hour).await;
+    let codes = asked(&turn, &own.unwrap()).await;
+    assert_eq!(
+        codes[0], 200,
+        "the token is good, and everyone may read this"
+    );
+    assert_eq!(codes[1..], [403; 9]);
+    // Nothing but this test has ever called under the account.
+    let user = format!("system:serviceaccount:warden:{ACCOUNT}");
+    let calls = || {
+        let all = turn.testbed.audit_events().unwrap().into_iter();
+        all.filter(|event| event.user == user).collect::<Vec<_>>()
+    };
+    wait_for("the refusals in the log", SOON, || async {
+        let refused = calls().iter().filter(|event| event.code == 403).count();
+        Ok((refused >= 3).then_some(()))
+    })
+    .await
+    .unwrap();
+    let all = calls().into_iter();
+    // What everyone may read is no resource.
+    let allowed: Vec<_> = all
+        .filter(|call| call.code != 403 && !call.resource.is_empty())
+        .collect();
+    assert!(allowed.is_empty(), "{allowed:#?}");
+    controller.stop().unwrap();
+}

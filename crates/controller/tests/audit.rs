@@ -1,6 +1,7 @@
 //! What each profile writes, by the API server's own log.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use testbed::wait_for;
@@ -18,7 +19,11 @@ fn writes(cluster: &Cluster, since: jiff::Timestamp) -> BTreeSet<String> {
         .collect()
 }
 
-/// A fault is stored and looked at; a second node's condition proves that the first was decided.
+/// How long nothing is written in the profile that writes nothing; where something is, it comes
+/// within some 20 ms of the commit.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// A fault and a warning are stored, and everything that follows happens.
 async fn run(profile: &str, expect_condition: bool) -> BTreeSet<String> {
     let cluster = Cluster::with_nodes(&["a-node"]).await;
     let folder = tempfile::tempdir().unwrap();
@@ -40,6 +45,8 @@ async fn run(profile: &str, expect_condition: bool) -> BTreeSet<String> {
         })
         .await
         .unwrap();
+    } else {
+        quiet(&cluster, &controller, since).await;
     }
     let node = cluster.get("a-node").await;
     assert!(!is_cordoned(&node));
@@ -87,6 +94,25 @@ async fn run(profile: &str, expect_condition: bool) -> BTreeSet<String> {
         "only the test patches the node itself"
     );
     all
+}
+
+/// Nobody decides, and nothing is written, neither at once nor later.
+async fn quiet(cluster: &Cluster, controller: &Controller, since: jiff::Timestamp) {
+    // Stored and shown, so that a module that ran would have been woken.
+    let stats = controller.context.store.stats().unwrap();
+    assert_eq!((stats.open_faults, stats.open_incidents), (2, 0));
+    let end = tokio::time::Instant::now() + QUIET;
+    while tokio::time::Instant::now() < end {
+        assert_eq!(writes(cluster, since), BTreeSet::new());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let metrics = controller.metrics();
+    let none = "fault_quarantine_event_handling_duration_seconds_count 0";
+    assert!(metrics.lines().any(|line| line == none), "{metrics}");
+    let stats = controller.context.store.stats().unwrap();
+    let consumers = stats.consumers.iter().filter(|consumer| consumer.enabled);
+    assert_eq!(consumers.count(), 0, "{stats:?}");
+    assert_eq!((stats.open_faults, stats.open_incidents), (2, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

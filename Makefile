@@ -17,8 +17,9 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  KEEP=1 make demo leaves the demo running until Ctrl-C, to look around in it'
 	@echo '  Options of a program go into ARGS: make testbed ARGS="--nodes 50"'
-	@echo '  make soak ARGS="--only chaos --minutes 30" runs a part of the long tests; parts: crashes,'
-	@echo '  minute, chaos, fleet'
+	@echo '  make soak keeps its results in bench/results. It does 60 crash runs; before work is called'
+	@echo '  done: make soak ARGS="--runs 1000". A part of it: make soak ARGS="--only chaos --minutes 30";'
+	@echo '  parts: crashes, minute, chaos, fleet, fuzz (FUZZ_SECONDS=600 for each target)'
 
 setup: ## Check the tools and build the control plane, once
 	@scripts/setup.sh
@@ -34,8 +35,7 @@ test: setup ## Run every deterministic test
 
 soak: setup ## Run the long tests: crash runs, a long outage, chaos, a large fleet, long fuzzing
 	@cargo build --workspace --bins
-	@cargo run --quiet --bin soak -- $(ARGS)
-	@scripts/fuzz.sh $(FUZZ_SECONDS)
+	@cargo run --quiet --bin soak -- --fuzz-seconds $(FUZZ_SECONDS) $(ARGS)
 
 bench: setup ## Measure the released programs
 	@cargo build --profile shipped --package agent --package controller --package cli --package bench

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use e2e::ControllerOptions;
-use e2e::crash::{Crash, Lane, Victim, When};
+use e2e::crash::{Crash, Lane, Moment, Plan, Story, Victim, When};
 use e2e::machine::SOON;
 use e2e::monitor::fatal;
 use jiff::{SignedDuration, Timestamp};
@@ -194,14 +194,122 @@ async fn near_its_end(turn: &Turn) {
         .unwrap();
 }
 
+/// What an agent passes when it starts in a new boot: the word that its fault is gone, its report
+/// that it is settled, and their delivery.
+const AFTER_A_REBOOT: [&str; 10] = [
+    "spool.commit.before",
+    "spool.commit.after",
+    "spool.commit.before:2",
+    "spool.commit.after:2",
+    "delivery.send.before",
+    "delivery.send.after",
+    "report.send.before",
+    "report.send.after",
+    "report.send.before:2",
+    "report.send.after:2",
+];
+
+/// What a controller passes that was started just before: report, healthy event, intent, release.
+const RELEASE: [&str; 17] = [
+    "ingest.before-append",
+    "ingest.after-append",
+    "report.before-compare",
+    "quarantine.before-intent",
+    "quarantine.after-intent",
+    "write.node.before",
+    "write.node.after",
+    "write.conditions.before",
+    "write.conditions.after",
+    "store.commit.before",
+    "store.commit.after",
+    "store.commit.before:3",
+    "store.commit.after:3",
+    "store.commit.before:5",
+    "store.commit.after:5",
+    "store.commit.before:7",
+    "store.commit.after:7",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_dies_at_any_point_of_a_reboot_releases_once_and_for_its_reason() {
+    let testbed = testbed().await;
+    let mut lane = Lane::start(&testbed, "reboots").await.unwrap();
+    let agent = AFTER_A_REBOOT.map(|point| (Victim::Agent, point));
+    let controller = RELEASE.map(|point| (Victim::Controller, point));
+    for (victim, point) in agent.into_iter().chain(controller) {
+        let started = Instant::now();
+        let when = When::At(point);
+        let run = lane.run_reboot(Crash { victim, when }, Moment::Turn).await;
+        println!("{victim:?} at {point}: {} s", started.elapsed().as_secs());
+        run.unwrap_or_else(|error| panic!("{victim:?} at {point}: {error:#}"));
+    }
+}
+
+/// What a controller passes between the end of the first node's fault and the end of the story:
+/// release, reset, take-out of the withheld node, its release, hold and release by a person.
+const BREAKER: [&str; 18] = [
+    "quarantine.before-intent",
+    "quarantine.after-intent",
+    "quarantine.before-intent:3",
+    "quarantine.after-intent:3",
+    "quarantine.before-intent:5",
+    "quarantine.after-intent:5",
+    "quarantine.before-intent:7",
+    "quarantine.after-intent:7",
+    "write.node.before:2",
+    "write.node.after:2",
+    "write.node.before:3",
+    "write.node.after:3",
+    "write.node.before:4",
+    "write.node.after:4",
+    "store.commit.before:8",
+    "store.commit.after:8",
+    "store.commit.before:14",
+    "store.commit.after:14",
+];
+
+/// The same from the beginning: the first goes out, the second trips the breaker.
+const TRIP: [&str; 4] = [
+    "quarantine.before-intent:3",
+    "quarantine.after-intent:3",
+    "store.commit.before:6",
+    "store.commit.after:6",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_dies_between_a_trip_and_a_release_by_a_person_forgets_no_node() {
+    let testbed = testbed().await;
+    let mut lane = Lane::start(&testbed, "breaker").await.unwrap();
+    let trip = TRIP.map(|point| (Moment::Beginning, point));
+    let later = BREAKER.map(|point| (Moment::Turn, point));
+    let mut failed = Vec::new();
+    for (moment, point) in trip.into_iter().chain(later) {
+        let started = Instant::now();
+        let crash = Crash {
+            victim: Victim::Controller,
+            when: When::At(point),
+        };
+        let run = lane.run_breaker(crash, moment).await;
+        println!("{point}: {} s", started.elapsed().as_secs());
+        failed.extend(run.err().map(|error| format!("{point}: {error:#}")));
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_at_any_moment_loses_and_repeats_nothing() {
     let testbed = testbed().await;
     let mut lane = Lane::start(&testbed, "random").await.unwrap();
     let first = u64::from(std::process::id());
+    let plans: Vec<Plan> = (first..first + RANDOM_RUNS).map(Plan::random).collect();
+    for story in Story::ALL {
+        assert!(plans.iter().any(|plan| plan.story == story), "{story:?}");
+    }
     println!("seeds {first} to {}", first + RANDOM_RUNS - 1);
-    for seed in first..first + RANDOM_RUNS {
-        let run = lane.run(Crash::random(seed)).await;
+    for (seed, plan) in (first..).zip(plans) {
+        let started = Instant::now();
+        let run = lane.follow(plan).await;
+        println!("{plan}: {} s", started.elapsed().as_secs());
         run.unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
     }
 }

@@ -9,9 +9,17 @@
 //! - The node was taken out once and given back once, whatever died in between.
 //!
 //! The client sends the same bytes again until it has an answer, as the reference's monitors do.
+//!
+//! There are three stories ([`Story`]): a monitor's fault that it takes back; a fault of the kernel
+//! log that ends with a reboot; and a breaker that trips, with a person who resets it, holds a node
+//! and releases it.
 
+mod act;
+mod breaker;
 mod check;
+mod plan;
 mod rare;
+mod reboot;
 mod sent;
 
 use std::fmt;
@@ -29,8 +37,9 @@ use self::sent::Sent;
 use crate::machine::SOON;
 use crate::monitor::{fatal, healthy};
 use crate::programs::NAMESPACE;
-use crate::random::Random;
 use crate::{Agent, Controller, ControllerOptions, KernelLog, Machine, nodes};
+
+pub use self::plan::{Moment, Plan, Story};
 
 /// The check that takes the node out.
 const FATAL: &str = "GpuMemWatch";
@@ -81,22 +90,6 @@ impl fmt::Display for Crash {
     }
 }
 
-impl Crash {
-    /// A crash drawn from a seed: the same seed gives the same crash.
-    pub fn random(seed: u64) -> Self {
-        let bits = Random::new(seed).draw();
-        let victim = if bits & 1 == 0 {
-            Victim::Agent
-        } else {
-            Victim::Controller
-        };
-        // Without a crash the client is done in about 550 ms; a kill later than that meets only
-        // what the programs still have to do.
-        let when = When::After(Duration::from_millis((bits >> 1) % 600));
-        Self { victim, when }
-    }
-}
-
 /// What one run saw, for a summary.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
@@ -118,6 +111,8 @@ pub struct Lane<'a> {
     pub controller: Controller,
     folder: PathBuf,
     next: usize,
+    /// When the breaker's window has forgotten the last story of it.
+    window_over: tokio::time::Instant,
 }
 
 impl<'a> Lane<'a> {
@@ -139,10 +134,16 @@ impl<'a> Lane<'a> {
     }
 
     async fn start_with(testbed: &'a Testbed, name: &str, lease: &str) -> anyhow::Result<Self> {
-        // Bounds and delays are not what these runs are about. Agents report often, so that each
-        // run has a report that is compared.
-        let extra = "[reports]\ninterval = \"2s\"\nagent_silent = false\n[quarantine]\n\
-                     first_action_delay = \"0s\"\n[quarantine.circuitBreaker]\nenabled = false\n";
+        // Agents report often, so that each run has a report that is compared. One node after the
+        // other goes out, more than a second apart: only in the pool of the breaker's story, of two
+        // nodes, a bound is reached.
+        let extra = format!(
+            "[reports]\ninterval = \"2s\"\nagent_silent = false\n[quarantine]\n\
+             first_action_delay = \"0s\"\n[quarantine.circuitBreaker]\nduration = \"{}s\"\n\
+             {}",
+            breaker::WINDOW.as_secs(),
+            breaker::POOLS
+        );
         let options = ControllerOptions {
             extra: format!("[lease]\n{lease}\n{extra}"),
             ..ControllerOptions::default()
@@ -154,6 +155,7 @@ impl<'a> Lane<'a> {
             controller,
             folder,
             next: 0,
+            window_over: tokio::time::Instant::now(),
         })
     }
 

@@ -8,7 +8,7 @@ use super::{DISTINCT, FLICKERING, REPEATED};
 use crate::monitor::{Monitor, healthy, warning};
 
 /// How long one send may take in all: a restart and a back-off lie in between.
-const SEND: Duration = Duration::from_secs(60);
+pub(super) const SEND: Duration = Duration::from_secs(60);
 /// Sends of each kind before, while and after the node is out.
 const SENDS: usize = 12;
 

@@ -42,7 +42,10 @@ pub struct Agent {
     controller: SocketAddr,
     trust: Option<Trust>,
     flags: Vec<String>,
-    sequence: u64,
+    /// The kernel's records of this boot, as written into the pipe.
+    ring: Vec<String>,
+    /// Keeps what is in the pipe while no agent has it open.
+    holder: Option<fs::File>,
 }
 
 impl Agent {
@@ -85,7 +88,8 @@ impl Agent {
             controller,
             trust: None,
             flags: Vec::new(),
-            sequence: 0,
+            ring: Vec::new(),
+            holder: None,
         };
         agent.set_boot_id(boot_id)?;
         Ok(agent)
@@ -235,11 +239,12 @@ impl Agent {
     /// The pipe can't be written.
     pub fn kernel_line(&mut self, text: &str) -> anyhow::Result<()> {
         use std::io::Write as _;
-        self.sequence += 1;
+        let sequence = self.ring.len();
         let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let micros = since_boot.tv_sec * 1_000_000 + since_boot.tv_nsec / 1_000;
         // Priority 3 of facility 0: an error of the kernel's own.
-        let record = format!("3,{},{micros},-;{text}\n", self.sequence);
+        let record = format!("3,{sequence},{micros},-;{text}\n");
+        self.ring.push(record.clone());
         let path = self.pipe();
         // Opened for reading too, so that it does not wait for an agent that is not there.
         let mut pipe = fs::OpenOptions::new()
@@ -249,6 +254,47 @@ impl Agent {
             .with_context(|| format!("opening {}", path.display()))?;
         pipe.write_all(record.as_bytes())
             .with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Starts a process that died, as after `kill -9` on a machine that lives on: it finds the
+    /// kernel's ring as the machine has it, read or not.
+    ///
+    /// # Errors
+    /// As [`Agent::spawn`].
+    pub fn revive(&mut self) -> anyhow::Result<()> {
+        self.kill();
+        if matches!(self.kernel_log, KernelLog::Pipe) {
+            self.fill_pipe()?;
+        }
+        self.spawn()
+    }
+
+    /// The next boot begins with an empty kernel ring. For a process that is about to die.
+    ///
+    /// # Errors
+    /// The pipe can't be made anew.
+    pub fn empty_ring(&mut self) -> anyhow::Result<()> {
+        self.ring.clear();
+        self.fill_pipe()
+    }
+
+    /// A new pipe with the records of this boot; a process that has the old one open keeps it.
+    fn fill_pipe(&mut self) -> anyhow::Result<()> {
+        use std::io::Write as _;
+        let path = self.pipe();
+        if path.exists() {
+            fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+        }
+        make_pipe(&path)?;
+        let mut pipe = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("opening {}", path.display()))?;
+        pipe.write_all(self.ring.concat().as_bytes())
+            .with_context(|| format!("writing {}", path.display()))?;
+        self.holder = Some(pipe);
+        Ok(())
     }
 
     /// The end of its log.

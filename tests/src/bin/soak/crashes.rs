@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use e2e::crash::{Crash, Lane, Outcome, Victim};
+use e2e::crash::{Lane, Outcome, Plan, Story, Victim};
 use testbed::{Options, Testbed};
 
 use crate::say;
@@ -12,7 +12,7 @@ use crate::say;
 /// One run and how it went.
 struct Line {
     seed: u64,
-    crash: Crash,
+    plan: Plan,
     outcome: anyhow::Result<Outcome>,
 }
 
@@ -27,8 +27,8 @@ pub(crate) async fn run(first: u64, runs: u64) -> anyhow::Result<String> {
     let started = Instant::now();
     let mut lines = Vec::new();
     for seed in first..first + runs {
-        let crash = Crash::random(seed);
-        let outcome = lane.run(crash).await;
+        let plan = Plan::random(seed);
+        let outcome = lane.follow(plan).await;
         let how = match &outcome {
             Ok(outcome) => format!(
                 "ok: {} acknowledged, {} tries more, {:.1} s",
@@ -39,12 +39,12 @@ pub(crate) async fn run(first: u64, runs: u64) -> anyhow::Result<String> {
             Err(error) => format!("FAILED: {error:#}"),
         };
         say(&format!(
-            "{:>5}/{runs}  seed {seed}  {crash}: {how}",
+            "{:>5}/{runs}  seed {seed}  {plan}: {how}",
             lines.len() + 1
         ));
         lines.push(Line {
             seed,
-            crash,
+            plan,
             outcome,
         });
     }
@@ -59,15 +59,23 @@ fn summary(lines: &[Line], took: Duration) -> anyhow::Result<String> {
     let mut text = format!("## Crash runs\n\n{} at random moments.\n\n", lines.len());
     writeln!(
         text,
-        "| who died | runs | failed | amid the sends | acknowledged | tries more |"
+        "| story | who died | runs | failed | amid it | acknowledged | tries more |"
     )?;
-    writeln!(text, "|---|---|---|---|---|---|")?;
-    for (victim, name) in [(Victim::Agent, "agent"), (Victim::Controller, "controller")] {
-        let of = || lines.iter().filter(|line| line.crash.victim == victim);
+    writeln!(text, "|---|---|---|---|---|---|---|")?;
+    let victims = [(Victim::Agent, "agent"), (Victim::Controller, "controller")];
+    let kinds = Story::ALL
+        .into_iter()
+        .flat_map(|story| victims.map(|who| (story, who)));
+    for (story, (victim, name)) in kinds {
+        let of = || {
+            let kind = |line: &&Line| line.plan.story == story && line.plan.crash.victim == victim;
+            lines.iter().filter(kind)
+        };
         let good = || of().filter_map(|line| line.outcome.as_ref().ok());
         writeln!(
             text,
-            "| {name} | {} | {} | {} | {} | {} |",
+            "| {} | {name} | {} | {} | {} | {} | {} |",
+            story.name(),
             of().count(),
             of().count() - good().count(),
             good().filter(|outcome| outcome.amid).count(),
@@ -77,9 +85,11 @@ fn summary(lines: &[Line], took: Duration) -> anyhow::Result<String> {
     }
     writeln!(
         text,
-        "\nEach run: a client sends events and repeats and keeps what was acknowledged; the node \
-         goes out and comes back; all acknowledged contents are stored once and in order, the \
-         counts add up, one incident, one release. Took {:.0} s.",
+        "\nSends: a client sends events and repeats and keeps what was acknowledged; the node goes \
+         out and comes back; all acknowledged contents are stored once and in order, the counts add \
+         up, one incident, one release. Reboot: the same, with a fault of the kernel log that ends \
+         with a reboot. Breaker: a second node trips it; a person resets it, holds and releases a \
+         node; each goes out and comes back as often as it should. Took {:.0} s.",
         took.as_secs_f64()
     )?;
     for line in lines {
@@ -87,7 +97,7 @@ fn summary(lines: &[Line], took: Duration) -> anyhow::Result<String> {
             writeln!(
                 text,
                 "\nSeed {} ({}):\n\n```\n{error:#}\n```",
-                line.seed, line.crash
+                line.seed, line.plan
             )?;
         }
     }

@@ -1,9 +1,10 @@
 //! `make soak`: what takes too long for `make test`. Crash runs, a controller that is away for a
-//! minute, chaos, a large fleet; each with a summary that is kept.
+//! minute, chaos, a large fleet, long fuzzing; each with a summary that is kept.
 
 mod chaos;
 mod crashes;
 mod fleet;
+mod fuzz;
 mod minute;
 
 use std::fmt::Write as _;
@@ -15,13 +16,15 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 
 const USAGE: &str = "\
-usage: soak [--only PART[,PART]...] [--runs N] [--minutes N] [--nodes N] [--seed N] [--results DIR]
-  --only     parts to run: crashes, minute, chaos, fleet (all by default)
-  --runs     crash runs (60; 1000 before work is called done, about 20 minutes)
-  --minutes  minutes of chaos (10)
-  --nodes    nodes of the fleet (1000)
-  --seed     of crashes and chaos; printed at the start
-  --results  folder for the summary (bench/results)";
+usage: soak [--only PART[,PART]...] [--runs N] [--minutes N] [--nodes N] [--seed N]
+            [--fuzz-seconds N] [--results DIR]
+  --only          parts to run: crashes, minute, chaos, fleet, fuzz (all by default)
+  --runs          crash runs (60; 1000 before work is called done)
+  --minutes       minutes of chaos (10)
+  --nodes         nodes of the fleet (1000)
+  --seed          of crashes and chaos; printed at the start
+  --fuzz-seconds  seconds for each fuzz target (600)
+  --results       folder for the summary (bench/results)";
 
 fn main() -> ExitCode {
     let asked = match Asked::parse(std::env::args().skip(1)) {
@@ -54,10 +57,17 @@ enum Part {
     Minute,
     Chaos,
     Fleet,
+    Fuzz,
 }
 
 impl Part {
-    const ALL: [Self; 4] = [Self::Crashes, Self::Minute, Self::Chaos, Self::Fleet];
+    const ALL: [Self; 5] = [
+        Self::Crashes,
+        Self::Minute,
+        Self::Chaos,
+        Self::Fleet,
+        Self::Fuzz,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -65,6 +75,7 @@ impl Part {
             Self::Minute => "minute",
             Self::Chaos => "chaos",
             Self::Fleet => "fleet",
+            Self::Fuzz => "fuzz",
         }
     }
 }
@@ -76,6 +87,7 @@ struct Asked {
     minutes: u64,
     nodes: usize,
     seed: u64,
+    fuzz_seconds: u64,
     results: PathBuf,
 }
 
@@ -88,6 +100,7 @@ impl Asked {
             minutes: 10,
             nodes: 1_000,
             seed: u64::from(std::process::id()) << 16,
+            fuzz_seconds: 600,
             results: repository.join("bench/results"),
         };
         while let Some(flag) = arguments.next() {
@@ -105,6 +118,7 @@ impl Asked {
                 "--minutes" => asked.minutes = number()?,
                 "--nodes" => asked.nodes = usize::try_from(number()?)?,
                 "--seed" => asked.seed = number()?,
+                "--fuzz-seconds" => asked.fuzz_seconds = number()?,
                 "--results" => asked.results = PathBuf::from(&value),
                 _ => bail!("unknown option {flag}"),
             }
@@ -128,6 +142,7 @@ async fn soak(asked: &Asked) -> anyhow::Result<()> {
             Part::Crashes => crashes::run(asked.seed, asked.runs).await,
             Part::Minute => minute::run().await,
             Part::Fleet => fleet::run(asked.nodes).await,
+            Part::Fuzz => fuzz::run(asked.fuzz_seconds).await,
             Part::Chaos => chaos::run(asked.seed, Duration::from_mins(asked.minutes)).await,
         };
         let text = outcome.unwrap_or_else(|error| {
@@ -167,4 +182,51 @@ fn keep(folder: &Path, text: &str) -> anyhow::Result<PathBuf> {
 #[expect(clippy::print_stderr, reason = "the program's output for people")]
 fn say(text: &str) {
     eprintln!("{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> anyhow::Result<Asked> {
+        Asked::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn by_default_it_is_everything_with_sixty_crash_runs() {
+        let asked = parse("").unwrap();
+        assert_eq!(asked.parts, Part::ALL);
+        assert_eq!((asked.runs, asked.fuzz_seconds), (60, 600));
+    }
+
+    #[test]
+    fn options_say_how_long_and_which_parts_the_last_word_counts() {
+        let asked = parse("--fuzz-seconds 600 --runs 1000 --only crashes,fuzz --fuzz-seconds 30");
+        let asked = asked.unwrap();
+        assert_eq!(asked.parts, [Part::Crashes, Part::Fuzz]);
+        assert_eq!((asked.runs, asked.fuzz_seconds), (1_000, 30));
+        for wrong in ["--runs", "--runs many", "--only all", "--hours 3"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_usage_names_every_part_and_what_is_the_default() {
+        for part in Part::ALL {
+            assert!(USAGE.contains(part.name()), "{}", part.name());
+        }
+        assert!(USAGE.contains("crash runs (60; 1000"), "{USAGE}");
+    }
+
+    #[test]
+    fn sections_of_one_day_are_kept_one_after_the_other() {
+        let folder = std::env::temp_dir().join(format!("soak-{}", std::process::id()));
+        keep(&folder, "## One\n\nfirst\n").unwrap();
+        let path = keep(&folder, "## Two\n\nsecond\n").unwrap();
+        let text = std::fs::read_to_string(path).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+        let (head, rest) = text.split_once('\n').unwrap();
+        assert!(head.starts_with("# Soak of "), "{head}");
+        assert_eq!(rest, "\n## One\n\nfirst\n\n## Two\n\nsecond\n");
+    }
 }

@@ -134,14 +134,14 @@ fn belongs(write: &NodeWrite, open: Option<&Incident>) -> Result<(), &'static st
             if (&mark.incident, mark.version) != (&open.id, open.version) {
                 return Err("its mark is another incident's");
             }
-            if !matches!(open.quarantine, QuarantineStatus::Applying { .. }) {
+            if !matches!(open.quarantine, QuarantineStatus::Applying) {
                 return Err("the intent to take out is not stored");
             }
             let reason = open.open_faults().next().is_some() || open.held_by.is_some();
             reason.then_some(()).ok_or("it has no reason")
         }
         (WriteKind::Release | WriteKind::StepBack, Some(open)) => {
-            if !matches!(open.quarantine, QuarantineStatus::Releasing { .. }) {
+            if !matches!(open.quarantine, QuarantineStatus::Releasing(_)) {
                 return Err("the intent to give back is not stored");
             }
             let read = mark(write.test.incident.as_ref());

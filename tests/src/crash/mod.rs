@@ -135,12 +135,12 @@ impl<'a> Lane<'a> {
 
     async fn start_with(testbed: &'a Testbed, name: &str, lease: &str) -> anyhow::Result<Self> {
         // Agents report often, so that each run has a report that is compared. One node after the
-        // other goes out, more than a second apart: only in the pool of the breaker's story, of two
-        // nodes, a bound is reached.
+        // other goes out and comes back: only in the pool of the breaker's story, of two nodes, a
+        // bound is reached, that of the level.
         let extra = format!(
             "[reports]\ninterval = \"2s\"\nagent_silent = false\n[quarantine]\n\
-             first_action_delay = \"0s\"\n[quarantine.circuitBreaker]\nduration = \"{}s\"\n\
-             {}",
+             first_action_delay = \"0s\"\n[quarantine.circuitBreaker]\npercentage = 100\n\
+             duration = \"{}s\"\n{}",
             breaker::WINDOW.as_secs(),
             breaker::POOLS
         );

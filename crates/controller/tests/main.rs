@@ -24,4 +24,5 @@ mod quarantine;
 mod reports;
 mod rows;
 mod startup;
+mod store_lost;
 mod trust;

@@ -463,6 +463,35 @@ async fn row_040_the_breaker_withholds_lets_recoveries_pass_and_is_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rate_bound_survives_a_restart() {
+    let names = ["q-r0", "q-r1", "q-r2", "q-r3", "q-r4"];
+    let cluster = Cluster::with_nodes(&names).await;
+    let folder = tempfile::tempdir().unwrap();
+    // Five nodes, 40 % in five minutes: two, whether they are still out or not.
+    let rate = "percentage = 40\nlevel_percentage = 100\n";
+    let rules = RULES.replace("enabled = false\n", rate);
+    let controller = Controller::start_with(&cluster, folder.path(), &rules).await;
+    for name in &names[..2] {
+        let fault = quarantined(&cluster, &controller, name, "Test").await;
+        controller.append(healthy(&fault)).await;
+        controller.until_closed(name).await;
+    }
+    controller.kill().await;
+    let controller = Controller::start_with(&cluster, folder.path(), &rules).await;
+    controller.append(fatal(names[2], "Test", "0")).await;
+    controller.until_state(names[2], "Withheld").await;
+    let node = NodeName::new(names[2]).unwrap();
+    let open = controller.context.store.open_incidents_of(&node).unwrap();
+    let why = health_event::incident::Bound::Rate;
+    let why = health_event::incident::Withheld::Breaker(why);
+    assert_eq!(
+        open[0].quarantine,
+        health_event::incident::QuarantineStatus::Withheld(why)
+    );
+    assert!(!is_marked(&cluster.get(names[2]).await));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_paused_node_does_not_hold_up_those_that_wait_behind_it() {
     let names = ["q-w0", "q-w1", "q-w2"];
     let cluster = Cluster::with_nodes(&names).await;

@@ -110,6 +110,8 @@ struct IncidentRecord {
     marks_before: Option<MarksRecord>,
     needs_operator: Option<String>,
     held_by: Option<String>,
+    #[serde(default)]
+    faults_unknown: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -317,6 +319,7 @@ pub(crate) fn incident(incident: &Incident) -> Result<String, BadRecord> {
         marks_before: incident.marks_before.as_ref().map(Into::into),
         needs_operator: incident.needs_operator.clone(),
         held_by: incident.held_by.clone(),
+        faults_unknown: incident.faults_unknown,
     };
     Ok(serde_json::to_string(&record)?)
 }
@@ -347,6 +350,7 @@ pub(crate) fn decode_incident(json: &str) -> Result<Incident, BadRecord> {
         marks_before: record.marks_before.map(Into::into),
         needs_operator: record.needs_operator,
         held_by: record.held_by,
+        faults_unknown: record.faults_unknown,
     })
 }
 

@@ -39,6 +39,7 @@ fn incident(id: &str, uid: &str, version: u64) -> Incident {
         marks_before: None,
         needs_operator: None,
         held_by: None,
+        faults_unknown: false,
     }
 }
 

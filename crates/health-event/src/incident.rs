@@ -270,6 +270,9 @@ pub struct Incident {
     pub needs_operator: Option<String>,
     /// Opened by a person (`warden hold`): it stays until a person ends it.
     pub held_by: Option<String>,
+    /// Rebuilt from a node whose annotation does not name all that it is out for (the store was
+    /// lost): release waits for the agent's settled report.
+    pub faults_unknown: bool,
 }
 
 impl Incident {

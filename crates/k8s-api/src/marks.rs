@@ -43,6 +43,17 @@ pub struct IncidentMark {
     pub version: u64,
     /// The node object that it belongs to; one on another object (a copied manifest) is not ours.
     pub node_uid: String,
+    /// Who holds the node (`warden hold`), as [`hold_text`] cuts it. Versions before it was added
+    /// pass it over.
+    pub held_by: Option<String>,
+}
+
+/// Most bytes of [`IncidentMark::held_by`]: a name and a sentence.
+const LONGEST_HOLD: usize = 256;
+
+/// Who holds a node, and why, as the mark carries it: cut to 256 bytes.
+pub fn hold_text(held_by: &str) -> String {
+    held_by[..held_by.floor_char_boundary(LONGEST_HOLD)].to_owned()
 }
 
 #[derive(Serialize, Deserialize)]
@@ -52,6 +63,8 @@ struct IncidentRecord {
     version: u64,
     #[serde(rename = "nodeUID")]
     node_uid: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    held_by: Option<String>,
 }
 
 impl IncidentMark {
@@ -61,6 +74,7 @@ impl IncidentMark {
             id: self.incident.as_str().to_owned(),
             version: self.version,
             node_uid: self.node_uid.clone(),
+            held_by: self.held_by.clone(),
         })
     }
 
@@ -78,6 +92,7 @@ impl IncidentMark {
             incident,
             version: record.version,
             node_uid: record.node_uid,
+            held_by: record.held_by.map(|text| hold_text(&text)),
         })
     }
 }
@@ -224,13 +239,24 @@ mod tests {
             incident: IncidentId::new("01ARZ3NDEKTSV4RRFFQ69G5FAV").unwrap(),
             version: 3,
             node_uid: "u-1".into(),
+            held_by: None,
         };
         let text = mark.render();
-        assert_eq!(
-            text,
-            r#"{"id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","version":3,"nodeUID":"u-1"}"#
-        );
-        assert_eq!(IncidentMark::parse(&text), Ok(mark));
+        // Byte for byte what earlier versions write, and read.
+        let plain = r#"{"id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","version":3,"nodeUID":"u-1"}"#;
+        assert_eq!(text, plain);
+        assert_eq!(IncidentMark::parse(&text), Ok(mark.clone()));
+        let held = IncidentMark {
+            held_by: Some("ann: maintenance".into()),
+            ..mark
+        };
+        let text = held.render();
+        let tail = r#","heldBy":"ann: maintenance"}"#;
+        assert_eq!(text, plain.replace('}', tail));
+        assert_eq!(IncidentMark::parse(&text), Ok(held));
+        // What a later version may add is passed over, as earlier ones do with `heldBy`.
+        assert!(IncidentMark::parse(&plain.replace('}', r#","later":[1]}"#)).is_ok());
+        assert_eq!(hold_text(&"é".repeat(200)).len(), 256);
         for bad in ["", "{}", "[]", r#"{"id":"x","version":1,"nodeUID":""}"#] {
             assert_eq!(
                 IncidentMark::parse(bad).unwrap_err().code(),

@@ -1,5 +1,6 @@
 //! Long random histories in the same world, against the same promises.
 
+use decide::quarantine::{CooperatorPolicy, Mode};
 use proptest::prelude::*;
 use sim::world::{Setup, Step, What, World, at_rest};
 
@@ -39,6 +40,11 @@ const LIMITS: [(What, u8); 29] = [
     (LoseStore, 0),
     (SwitchMode, 0),
 ];
+
+/// The same, with these.
+fn with(more: &[(What, u8)]) -> Vec<(What, u8)> {
+    LIMITS.iter().chain(more).copied().collect()
+}
 
 fn run(setup: &Setup, choices: &[u16]) -> Result<World, TestCaseError> {
     let mut world = World::new(setup);
@@ -101,6 +107,39 @@ proptest! {
     #[test]
     fn one_node_keeps_all_promises(choices in prop::collection::vec(any::<u16>(), 1..LONGEST)) {
         run(&Setup::new(1, 2, &LIMITS), &choices)?;
+    }
+
+    #[test]
+    fn a_cooperating_controller_keeps_all_promises(
+        choices in prop::collection::vec(any::<u16>(), 1..LONGEST),
+        yields: bool,
+    ) {
+        let mut setup = Setup::new(1, 2, &with(&[(Cooperate, 4), (CooperatorUncordon, 2)]));
+        if yields {
+            setup.policy.cooperator_policy = CooperatorPolicy::Yield;
+        }
+        run(&setup, &choices)?;
+    }
+
+    #[test]
+    fn a_lost_store_keeps_all_promises(
+        choices in prop::collection::vec(any::<u16>(), 1..LONGEST)
+    ) {
+        run(&Setup::new(1, 2, &with(&[(LoseStore, 2)])), &choices)?;
+    }
+
+    #[test]
+    fn switching_modes_keeps_all_promises(
+        choices in prop::collection::vec(any::<u16>(), 1..LONGEST),
+        between in prop::sample::select(vec![Mode::DryRun, Mode::Off, Mode::Refused]),
+    ) {
+        let mut more = vec![(SwitchMode, 4)];
+        if between == Mode::Off {
+            // Nobody takes a request in while the module is off.
+            more.extend([(Hold, 0), (Release, 0), (Cancel, 0), (Drop, 0)]);
+        }
+        let setup = Setup::new(1, 2, &with(&more));
+        run(&setup.with_modes(vec![Mode::Enforce, between]), &choices)?;
     }
 
     #[test]

@@ -36,6 +36,10 @@ fn text(block: &str) -> String {
         ("protected", _) => "Named in quarantine.protected_nodes: only observed, unless \
                              quarantine.allow_protected is on."
             .to_owned(),
+        ("given_back", _) => "The store was lost after a person had given this node back: nothing is \
+                              opened here before its agent has told what is wrong (at most \
+                              quarantine.settle_timeout), and what it tells then is held like before."
+            .to_owned(),
         ("other_quarantine", what) => format!(
             "Another fault-quarantine runs in this cluster ({what}): Warden neither takes nodes out nor \
              gives them back while it does, since both would write the same marks."

@@ -149,6 +149,15 @@ fn writes(facts: &Facts, incident: &Incident, what: &str, clock: &Clock) -> Line
 }
 
 fn needs_operator(facts: &Facts, why: &str) -> String {
+    if why == "faults unknown" {
+        return format!(
+            "A person is needed: the store was lost, the node does not name all that it is out for, \
+             and its agent has not told within quarantine.settle_timeout. It comes back once the \
+             agent has, or at once with `warden release {}`. Look at the agent's pod: {}",
+            facts.node.name,
+            agent_pods(&facts.node.name)
+        );
+    }
     if why != "agent not settled" {
         return format!("A person is needed: {why}.");
     }
@@ -232,6 +241,9 @@ fn quarantined(facts: &Facts, incident: &Incident) -> Vec<Line> {
         lines.push(Line::Blocks(format!(
             "Held by {who}: it stays out until the hold is ended."
         )));
+    }
+    if !incident.detail.is_empty() && incident.needs_operator.is_none() {
+        lines.push(Line::Blocks(format!("Not given back: {}.", incident.detail)));
     }
     let mut open = faults::sorted(facts, &facts.node.faults);
     open.retain(|fault| matches!(role(facts, fault), Role::Acts(_)));

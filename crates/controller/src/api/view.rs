@@ -18,6 +18,9 @@ use crate::reports::{AgentState, Standing};
 
 /// Incidents of a node that are shown.
 const SHOWN_INCIDENTS: usize = 20;
+/// What an incident waits for that was rebuilt from a node which does not name all it is out for.
+const FAULTS_UNKNOWN: &str = "the store was lost and the node does not name all that it is out for; \
+                              its agent's settled report will";
 /// Closed faults that one answer shows.
 const SHOWN_CLOSED: usize = 20;
 
@@ -274,6 +277,9 @@ fn blocked_by(context: &Context, node: &NodeFacts) -> Result<Vec<String>, ReadEr
     if node.label(label) == Some("false") {
         list.push(format!("external_owner {label}=false"));
     }
+    if quarantine::waits_for_word(&context.store, &node.name)? {
+        list.push("given_back".to_owned());
+    }
     if let Some(what) = quarantine::other(&context.store)? {
         list.push(format!("other_quarantine {what}"));
     }
@@ -365,7 +371,11 @@ pub(super) fn incident(incident: &incident::Incident) -> types::Incident {
         node_uid: incident.node_uid.clone(),
         version: incident.version,
         state: incident.quarantine.as_str().to_owned(),
-        detail: detail(&incident.quarantine),
+        detail: if incident.faults_unknown && incident.quarantine.is_out() {
+            FAULTS_UNKNOWN.to_owned()
+        } else {
+            detail(&incident.quarantine)
+        },
         withheld_by: withheld_by(&incident.quarantine).map(str::to_owned),
         not_before: not_before(&incident.quarantine),
         since: incident.since,

@@ -2,19 +2,23 @@
 //!
 //! - A node that carries our mark: its incident and its faults are rebuilt from its annotations.
 //! - A node that a person uncordoned before: what its agent's first settled report asserts is held,
-//!   as it was. Until then, at most for [`Module::hold_wait`], nothing is opened there.
+//!   as it was. Until then, at most for `settle_timeout`, nothing is opened there. Which nodes these
+//!   are is kept from the first start with an empty store on.
+
+use std::sync::{MutexGuard, PoisonError};
 
 use decide::breaker::Cause;
-use decide::quarantine::{Annotation, Decision, NodeFacts, Reason, Transition};
+use decide::quarantine::{Annotation, Decision, GivenBack, NodeFacts, Reason, Transition};
 use event_store::{EventStore, Fingerprint, IncidentFilter, NewEvent, WriteError};
 use health_event::incident::{CloseReason, Incident, IncidentId, Marks, QuarantineStatus};
 use health_event::{HealthEvent, NodeName, Order, Sender, Subject, keys};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_api::health_events;
 
 use super::breaker::TakenRecord;
 use super::work::{Module, Next, Observed, TurnError, new_incident_id};
-use super::{facts, said};
+use super::{facts, said, startup};
+use crate::context::Context;
 
 impl Module {
     /// The node carries marks of an incident that the store does not know: it is rebuilt.
@@ -28,19 +32,17 @@ impl Module {
             return Ok(Next::Done);
         };
         let text = node.annotations.get(&Annotation::HealthEvents);
-        // What can't be read names no fault: the incident is adopted without, and ends as recovered.
-        let events = text
-            .and_then(|text| health_events::parse(text).ok())
-            .unwrap_or_default();
+        // Where it can't be read the agent has to say what the node is out for.
+        let events = text.and_then(|text| health_events::parse(text).ok());
         let Some(seen) = &observed.node else {
             return Ok(Next::Done);
         };
         let value = || facts::node_value(seen);
-        let adopted = decide::quarantine::adopt(node, &events, &self.rules, value, now);
+        let adopted = decide::quarantine::adopt(node, events.as_deref(), &self.rules, value, now);
         let Some(incident) = adopted else {
             return Ok(Next::Done);
         };
-        restore_faults(&self.context.store, node, &events, now).await?;
+        restore_faults(&self.context.store, node, events.as_deref(), now).await?;
         let cause = Cause {
             rule: "adopted".to_owned(),
             check: String::new(),
@@ -63,47 +65,56 @@ impl Module {
     }
 
     /// Whether the node must wait for the word of its agent before anything is opened there: a
-    /// person had given it back, and the store that knew of what was lost. Holds what is open once
-    /// the agent has settled.
+    /// person had given it back, and the store that knew of what was lost. Holds what is open when
+    /// the wait ends; it does not come again.
     pub(super) async fn waits_for_hold(
         &self,
         name: &NodeName,
         observed: &Observed,
         now: Timestamp,
     ) -> Result<bool, TurnError> {
-        let Some(node) = &observed.facts else {
+        let Some(record) = self.given_back().get(name).cloned() else {
             return Ok(false);
         };
-        let records = [
-            Annotation::UncordonedManually,
-            Annotation::UntaintedManually,
-        ];
-        let recorded = records
-            .iter()
-            .any(|record| node.annotations.contains_key(record));
-        if !self.context.store.is_new() || !recorded || observed.incident.is_some() {
+        // A person is heard at once.
+        let Some(node) = observed
+            .facts
+            .as_ref()
+            .filter(|_| observed.request.is_none())
+        else {
             return Ok(false);
-        }
+        };
         let filter = IncidentFilter {
             node: Some(name.clone()),
             ..IncidentFilter::default()
         };
-        if !self.context.store.incidents(&filter, 1)?.is_empty() {
+        // A crash may have come between the hold and the end of the wait.
+        let known = !self.context.store.incidents(&filter, 1)?.is_empty();
+        if known || record.uid != node.uid {
+            self.end_wait(name).await?;
             return Ok(false);
         }
-        let settled = observed.agent.settled_for.as_ref() == Some(&node.boot);
-        let end = self
-            .started_at
-            .checked_add(self.hold_wait())
-            .unwrap_or(Timestamp::MAX);
-        if !settled && now < end {
-            self.workers.wake_at(name, end);
-            return Ok(true);
-        }
-        let faults = &observed.faults;
-        let hold = decide::quarantine::hold_after_store_loss(node, faults, &self.policy, now);
-        let Some(hold) = hold else { return Ok(false) };
-        let incident = given_back(new_incident_id(), node, now);
+        let found = decide::quarantine::given_back(
+            node,
+            observed.incident.as_ref(),
+            &observed.faults,
+            &observed.agent,
+            &self.policy,
+            record.since,
+            now,
+        );
+        let hold = match found {
+            GivenBack::Waits { until } => {
+                self.workers.wake_at(name, until);
+                return Ok(true);
+            }
+            GivenBack::Over => {
+                self.end_wait(name).await?;
+                return Ok(false);
+            }
+            GivenBack::Held(hold) => hold,
+        };
+        let incident = ended_by_person(new_incident_id(), node, now);
         let decision = Decision {
             transition: Some(Transition {
                 from: None,
@@ -118,19 +129,30 @@ impl Module {
         if let Some(stored) = self.store(&decision, observed, &taken, Vec::new(), now) {
             stored.await?;
         }
+        self.end_wait(name).await?;
         said::held(name);
         self.workers.wake(name);
         Ok(true)
     }
 
-    /// How long a node may wait for its agent's word.
-    fn hold_wait(&self) -> SignedDuration {
-        self.policy.settle_timeout
+    async fn end_wait(&self, name: &NodeName) -> Result<(), WriteError> {
+        let Context { store, fencing, .. } = &self.context;
+        store
+            .state_delete(&startup::given_back_key(name), *fencing)
+            .await?;
+        self.given_back().remove(name);
+        Ok(())
+    }
+
+    fn given_back(&self) -> MutexGuard<'_, startup::GivenBackNodes> {
+        self.given_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What is known of an incident that a person ended before the store was lost.
-fn given_back(id: IncidentId, node: &NodeFacts, now: Timestamp) -> Incident {
+fn ended_by_person(id: IncidentId, node: &NodeFacts, now: Timestamp) -> Incident {
     Incident {
         id,
         node: node.name.clone(),
@@ -150,6 +172,7 @@ fn given_back(id: IncidentId, node: &NodeFacts, now: Timestamp) -> Incident {
         marks_before: None,
         needs_operator: None,
         held_by: None,
+        faults_unknown: false,
     }
 }
 
@@ -158,7 +181,7 @@ fn given_back(id: IncidentId, node: &NodeFacts, now: Timestamp) -> Incident {
 async fn restore_faults(
     store: &EventStore,
     node: &NodeFacts,
-    events: &[HealthEvent],
+    events: Option<&[HealthEvent]>,
     now: Timestamp,
 ) -> Result<(), WriteError> {
     let restored = |event: &HealthEvent| {
@@ -187,6 +210,7 @@ async fn restore_faults(
         }
     };
     let batch: Vec<NewEvent> = events
+        .unwrap_or_default()
         .iter()
         .filter(|event| !event.is_healthy)
         .map(restored)

@@ -4,13 +4,13 @@
 //! let through by turn. Who is out, who waits and who was taken out in the window follows from the
 //! incidents and the transitions, and is counted anew at start.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use decide::breaker::{BreakerState, Cause, Config, PoolState, TakenOut, Trip, Waiting};
+use decide::breaker::{BreakerState, Cause, Config, PoolState, TakenOut, Trip};
 use event_store::{EventStore, ReadError, StoredTransition, TransitionsOf};
 use health_event::NodeName;
-use health_event::incident::{Bound, Incident, QuarantineStatus, Withheld};
+use health_event::incident::{Bound, Incident, QuarantineStatus};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -69,9 +69,8 @@ impl PoolRecord {
         }
     }
 
-    fn restore(self, pool: &mut PoolState) {
-        pool.paced = self.paced;
-        pool.tripped = self.trip.map(|trip| Trip {
+    fn restored(self, taken: Vec<TakenOut>) -> PoolState {
+        let tripped = self.trip.map(|trip| Trip {
             since: trip.since,
             bound: if trip.bound == Bound::Level.as_str() {
                 Bound::Level
@@ -85,6 +84,7 @@ impl PoolRecord {
             share: trip.share,
             counted: trip.counted,
         });
+        PoolState::restored(tripped, self.paced, taken)
     }
 }
 
@@ -120,22 +120,22 @@ impl Breaker {
         pools: &[String],
         now: Timestamp,
     ) -> Result<Self, ReadError> {
+        let mut taken: BTreeMap<String, Vec<TakenOut>> = BTreeMap::new();
+        for (out, pool) in taken_since(store, now - config.window)? {
+            taken.entry(pool).or_default().push(out);
+        }
         let mut state = BreakerState::default();
-        for name in pools {
-            if let Some(bytes) = store.state_get(&key(name))? {
-                // A record that can't be read would be ours of another version: closed is what the
-                // counts below then trip again.
-                let record: PoolRecord = serde_json::from_slice(&bytes).unwrap_or_default();
-                record.restore(state.pools.entry(name.clone()).or_default());
-            }
+        let names: BTreeSet<String> = pools.iter().chain(taken.keys()).cloned().collect();
+        for name in names {
+            let bytes = store.state_get(&key(&name))?.unwrap_or_default();
+            // A record that can't be read would be ours of another version: closed is what the counts
+            // below then trip again.
+            let record: PoolRecord = serde_json::from_slice(&bytes).unwrap_or_default();
+            let taken = taken.remove(&name).unwrap_or_default();
+            state.pools.insert(name, record.restored(taken));
         }
         for incident in store.open_incidents()? {
             count(&mut state, &incident, oldest_fault(store, &incident)?);
-        }
-        for (taken, pool) in taken_since(store, now - config.window)? {
-            let pool = state.pools.entry(pool).or_default();
-            pool.newly.insert(taken.node.clone(), taken.at);
-            pool.window.push_back(taken);
         }
         Ok(Self {
             config,
@@ -190,17 +190,7 @@ fn count(state: &mut BreakerState, incident: &Incident, since: Timestamp) {
         return;
     }
     match &incident.quarantine {
-        QuarantineStatus::Withheld(Withheld::Breaker(_)) => {
-            let waiting = Waiting {
-                since,
-                paced: false,
-            };
-            let pool = state.pools.entry(pool.clone()).or_default();
-            pool.waiting.insert(incident.node.clone(), waiting);
-        }
-        QuarantineStatus::Withheld(
-            Withheld::Pace | Withheld::FirstAction { .. } | Withheld::OtherQuarantine,
-        ) => state.withhold(pool, &incident.node, since),
+        QuarantineStatus::Withheld(why) => state.wait_again(pool, &incident.node, since, why),
         QuarantineStatus::Observed
         | QuarantineStatus::Applying
         | QuarantineStatus::Quarantined

@@ -31,3 +31,4 @@ pub use off::settle;
 pub use other::other;
 pub use run::{QuarantineError, run};
 pub use settings::{bounds, pools, rule_sets, wanted};
+pub use startup::waits_for_word;

@@ -77,6 +77,9 @@ pub async fn run(
     }
     let now = Timestamp::now();
     let start = |error: &dyn std::fmt::Display| QuarantineError::Start(error.to_string());
+    let given_back = startup::given_back(&context, now)
+        .await
+        .map_err(|e| start(&e))?;
     let until = startup::first_action_until(&context, now)
         .await
         .map_err(|e| start(&e))?;
@@ -113,7 +116,7 @@ pub async fn run(
     };
     let wanted = settings::wanted(&config, &rules);
     let policy = settings::policy(&config, until);
-    let module = Arc::new(Module::new(
+    let module = Module::new(
         context.clone(),
         apply,
         policy,
@@ -121,7 +124,8 @@ pub async fn run(
         rules,
         breaker,
         workers.clone(),
-    ));
+    );
+    let module = Arc::new(module.with_given_back(given_back));
     for node in &first {
         workers.wake(node);
     }

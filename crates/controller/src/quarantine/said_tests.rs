@@ -57,6 +57,7 @@ fn incident(faults: Vec<IncidentFault>) -> Incident {
         marks_before: None,
         needs_operator: None,
         held_by: None,
+        faults_unknown: false,
     }
 }
 

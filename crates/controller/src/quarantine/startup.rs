@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use decide::quarantine::{CordonOwner, Mode};
-use event_store::{ReadError, WriteError};
+use event_store::{EventStore, ReadError, WriteError};
 use health_event::{NodeName, Subject};
 use jiff::{SignedDuration, Timestamp};
 use k8s_api::{IncidentMark, names};
@@ -16,6 +16,85 @@ use crate::nodes::{NodeCache, NodeFacts};
 
 /// Where the first action is kept.
 const FIRST_ACTION: &str = "quarantine/first-action";
+
+/// Where it is kept that a node waits for its agent's word.
+const GIVEN_BACK: &str = "quarantine/given-back/";
+
+/// A node with a record of a person's uncordon that an empty store found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct GivenBackNode {
+    /// UID of the node object.
+    pub(super) uid: String,
+    /// When it was found.
+    pub(super) since: Timestamp,
+}
+
+/// All of them: at most the nodes that were there when the store was empty.
+pub(super) type GivenBackNodes = BTreeMap<NodeName, GivenBackNode>;
+
+pub(super) fn given_back_key(node: &NodeName) -> String {
+    format!("{GIVEN_BACK}{node}")
+}
+
+/// Whether nothing is opened on this node before its agent's first settled report: a person had
+/// given it back, and the store that knew of what was lost.
+///
+/// # Errors
+/// The store can't be read.
+pub fn waits_for_word(store: &EventStore, node: &NodeName) -> Result<bool, ReadError> {
+    Ok(store.state_get(&given_back_key(node))?.is_some())
+}
+
+/// The nodes that were given back by a person before the store was lost, and whose agents have not
+/// spoken since. They are found at the first start with an empty store, known by the first action
+/// of quarantine, which is kept after them; a process that is killed in between begins anew.
+pub(super) async fn given_back(
+    context: &Context,
+    now: Timestamp,
+) -> Result<GivenBackNodes, FirstActionError> {
+    let mut waiting = GivenBackNodes::new();
+    for key in context.store.state_keys(GIVEN_BACK)? {
+        let node = key.strip_prefix(GIVEN_BACK).map(NodeName::new);
+        let bytes = context.store.state_get(&key)?.unwrap_or_default();
+        let record = serde_json::from_slice::<GivenBackNode>(&bytes);
+        match (node, record) {
+            (Some(Ok(node)), Ok(record)) if context.nodes.get(&node).is_some() => {
+                drop(waiting.insert(node, record));
+            }
+            (_, Ok(_) | Err(_)) => context.store.state_delete(&key, context.fencing).await?,
+        }
+    }
+    if known(context)?.is_some() {
+        return Ok(waiting);
+    }
+    for node in context.nodes.all() {
+        let records = [
+            names::UNCORDONED_MANUALLY.text,
+            names::UNTAINTED_MANUALLY.text,
+        ];
+        let recorded = records.iter().any(|key| node.annotation(key).is_some());
+        // Where the store is older than quarantine the agent may have spoken long ago.
+        let spoken = || -> Result<bool, ReadError> {
+            let agent = context.reports.agent(&node.name)?;
+            Ok(!context.store.is_new() && agent.settled_boot.is_some())
+        };
+        if !recorded || waiting.contains_key(&node.name) || spoken()? {
+            continue;
+        }
+        let record = GivenBackNode {
+            uid: node.uid.to_string(),
+            since: now,
+        };
+        let bytes = serde_json::to_vec(&record).expect("a name and a time always render");
+        let key = given_back_key(&node.name);
+        context
+            .store
+            .state_put(&key, bytes, context.fencing)
+            .await?;
+        waiting.insert(node.name.clone(), record);
+    }
+    Ok(waiting)
+}
 
 /// When quarantine was switched on, and how far it might act then.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -51,8 +51,8 @@ pub(super) struct Module {
     pub(super) requests: Mutex<HashMap<NodeName, super::asked::Waiting>>,
     /// What became of the last write of nodes whose write is not seen yet, or failed.
     pub(super) writes: Mutex<HashMap<NodeName, LastWrite>>,
-    /// When this process began to decide.
-    pub(super) started_at: Timestamp,
+    /// Nodes that wait for their agents' word since the store was lost.
+    pub(super) given_back: Mutex<super::startup::GivenBackNodes>,
 }
 
 /// Why a turn ended early. All are tried again.
@@ -91,7 +91,7 @@ pub(super) struct Observed {
     machine: Arc<Machine>,
     pub(super) agent: AgentFacts,
     mark_origin: MarkOrigin,
-    request: Option<Request>,
+    pub(super) request: Option<Request>,
 }
 
 /// Whether the turn goes on.
@@ -125,8 +125,14 @@ impl Module {
             workers,
             requests: Mutex::default(),
             writes: Mutex::default(),
-            started_at: Timestamp::now(),
+            given_back: Mutex::default(),
         }
+    }
+
+    /// With the nodes that wait for their agents' word since the store was lost.
+    pub(super) fn with_given_back(mut self, nodes: super::startup::GivenBackNodes) -> Self {
+        self.given_back = Mutex::new(nodes);
+        self
     }
 
     /// What decisions are bound to now.

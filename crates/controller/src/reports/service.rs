@@ -88,14 +88,23 @@ impl ReportService {
         }
         // The events of a list come before the state that says "settled": whoever is woken by the
         // latter must find the former.
-        let (want_list, adopt) = self
+        let compared = self
             .reconcile(&caller, &node, &report, &detectors, now)
             .await?;
         let before = self
             .reports
             .agent(&node)
             .map_err(|error| internal(&error))?;
-        let state = state_after(&before, &report, &detectors, boot, now);
+        let mut state = state_after(&before, &report, &detectors, boot, now);
+        // "Settled" is about the faults that the agent asserts: without their list it is not its
+        // word yet, as to a store that was lost.
+        let unheard = compared.differs || (!compared.caught_up && !before.expected);
+        let said_before = before.process_id == state.process_id
+            && before.settled_boot.is_some()
+            && before.settled_boot == state.settled_boot;
+        if unheard && !said_before {
+            state.settled_boot = None;
+        }
         self.end_rebooted(&node, &report, &state, now).await?;
         self.reports
             .put(&node, state)
@@ -110,8 +119,8 @@ impl ReportService {
         let interval = self.reports.next_interval(nodes).as_secs();
         Ok(ReportReply {
             next_interval_seconds: u32::try_from(interval).unwrap_or(u32::MAX).max(1),
-            want_list,
-            adopt,
+            want_list: compared.want_list,
+            adopt: compared.adopt,
         })
     }
 
@@ -144,7 +153,7 @@ impl ReportService {
         })
     }
 
-    /// Answers whether the list is wanted, and what the agent has to take over.
+    /// Compares what the agent asserts with what is open here.
     async fn reconcile(
         &self,
         caller: &Caller,
@@ -152,30 +161,38 @@ impl ReportService {
         report: &ReportRequest,
         detectors: &DetectorStates,
         now: Timestamp,
-    ) -> Result<(bool, Vec<pb::HealthEvent>), Status> {
+    ) -> Result<Compared, Status> {
+        let mut compared = Compared {
+            caught_up: true,
+            ..Compared::default()
+        };
         if report.started_from_nothing {
-            return Ok((false, self.adoptable(node)?));
+            compared.adopt = self.adoptable(node)?;
+            return Ok(compared);
         }
         let Some(asserted) = &report.asserted else {
-            return Ok((false, Vec::new()));
+            return Ok(compared);
         };
-        if asserted.hash_version != SentIdentity::VERSION || !self.is_caught_up(node, report)? {
-            return Ok((false, Vec::new()));
+        compared.caught_up = self.is_caught_up(node, report)?;
+        if asserted.hash_version != SentIdentity::VERSION || !compared.caught_up {
+            return Ok(compared);
         }
         crash::point("report.before-compare");
         let ours = self.asserted_here(node)?;
         let our_hash = SentIdentity::hash_of_set(ours.iter().map(|c| c.fault.sent));
         if our_hash[..] == asserted.hash[..] {
             self.forget(node);
-            return Ok((false, Vec::new()));
+            return Ok(compared);
         }
         if report.has_list {
             self.settle_list(caller, node, report, detectors, &ours, now)
                 .await?;
-            return Ok((false, Vec::new()));
+            return Ok(compared);
         }
         let pair = (our_hash, asserted.hash.clone(), detectors.signature());
-        Ok((self.may_ask(node, pair), Vec::new()))
+        compared.differs = true;
+        compared.want_list = self.may_ask(node, pair);
+        Ok(compared)
     }
 
     /// Whether everything up to the report's number is stored here, or was acknowledged and won't
@@ -324,6 +341,19 @@ impl ReportService {
         };
         self.metrics.report_lists.get_or_create(&label).inc();
     }
+}
+
+/// What came of comparing an agent's faults with the store's.
+#[derive(Debug, Default)]
+struct Compared {
+    /// Its list is wanted.
+    want_list: bool,
+    /// What it has to take over.
+    adopt: Vec<pb::HealthEvent>,
+    /// All that it had sent before is here.
+    caught_up: bool,
+    /// The sets differ, and its list is not here.
+    differs: bool,
 }
 
 #[tonic::async_trait]

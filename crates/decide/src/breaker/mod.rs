@@ -30,7 +30,7 @@ pub use silent::{SilentConfig, silent_share};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use health_event::NodeName;
-use health_event::incident::Bound;
+use health_event::incident::{Bound, Withheld};
 use jiff::Timestamp;
 
 /// Everything that the breaker knows; a value for the store.
@@ -189,6 +189,15 @@ impl BreakerState {
         pool.put(node, since, true);
     }
 
+    /// A withheld node of which a new process reads in the store. What a breaker withholds while
+    /// it is not tripped was there at a reset, and goes by turn like all others; at the next reset
+    /// all do.
+    pub fn wait_again(&mut self, pool: &str, node: &NodeName, since: Timestamp, why: &Withheld) {
+        let pool = self.pools.entry(pool.to_owned()).or_default();
+        let paced = pool.tripped.is_none() || !matches!(why, Withheld::Breaker(_));
+        pool.put(node, since, paced);
+    }
+
     /// Counts a node that is out without having asked: a person's hold, or one found after the
     /// store was lost. It counts for the level only.
     pub fn count(&mut self, pool: &str, node: &NodeName, cause: Cause) {
@@ -287,6 +296,25 @@ impl BreakerState {
 }
 
 impl PoolState {
+    /// What a new process begins with: the trip and the turns as they were stored, and the nodes
+    /// that were taken out within the window, oldest first.
+    pub fn restored(
+        tripped: Option<Trip>,
+        paced: VecDeque<Timestamp>,
+        taken: impl IntoIterator<Item = TakenOut>,
+    ) -> Self {
+        let mut pool = Self {
+            tripped,
+            paced,
+            ..Self::default()
+        };
+        for taken in taken {
+            pool.newly.insert(taken.node.clone(), taken.at);
+            pool.window.push_back(taken);
+        }
+        pool
+    }
+
     fn expire(&mut self, config: &Config, now: Timestamp) {
         let start = now.checked_sub(config.window).unwrap_or(Timestamp::MIN);
         while let Some(taken) = self.window.pop_front_if(|t| t.at <= start) {

@@ -462,10 +462,47 @@ fn silence_of_many_is_a_fault_of_the_pool() {
 /// One step of a random history.
 #[derive(Debug, Clone)]
 enum Step {
-    Ask { node: usize, paced: bool },
+    Ask {
+        node: usize,
+        paced: bool,
+    },
     Release(usize),
     Reset,
     Wait(i64),
+    /// The process ends, and another reads what is stored.
+    Restart,
+}
+
+/// What a new process has: trip, turns and who was taken out in the window, by the store; who is
+/// out and who waits, by the incidents.
+fn restarted(
+    state: &BreakerState,
+    answers: &BTreeMap<usize, Withheld>,
+    taken: &[(i64, usize)],
+    now: i64,
+) -> BreakerState {
+    let Some(pool) = state.pools.get(POOL) else {
+        return BreakerState::default();
+    };
+    let newest: BTreeMap<usize, i64> = taken.iter().map(|(at, node)| (*node, *at)).collect();
+    let mut newest: Vec<(i64, usize)> = newest.into_iter().map(|(n, t)| (t, n)).collect();
+    newest.sort_unstable();
+    let newest = newest.into_iter().filter(|(t, _)| now - t < 300);
+    let taken = newest.map(|(t, number)| TakenOut {
+        node: node(number),
+        at: at(t),
+        cause: Cause::default(),
+    });
+    let kept = PoolState::restored(pool.tripped.clone(), pool.paced.clone(), taken);
+    let mut again = BreakerState::default();
+    again.pools.insert(POOL.to_owned(), kept);
+    for (number, why) in answers {
+        again.wait_again(POOL, &node(*number), at(0), why);
+    }
+    for (name, cause) in &pool.out {
+        again.count(POOL, name, cause.clone());
+    }
+    again
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -474,6 +511,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (0..30_usize).prop_map(Step::Release),
         1 => Just(Step::Reset),
         2 => (1..200_i64).prop_map(Step::Wait),
+        1 => Just(Step::Restart),
     ];
     proptest::collection::vec(step, 0..120)
 }
@@ -495,7 +533,7 @@ proptest! {
         let mut state = BreakerState::default();
         let mut now = 0;
         let mut taken: Vec<(i64, usize)> = Vec::new();
-        let mut withheld = BTreeSet::new();
+        let mut withheld: BTreeMap<usize, Withheld> = BTreeMap::new();
         for step in steps {
             match step {
                 Step::Ask { node: number, paced } => {
@@ -510,7 +548,11 @@ proptest! {
                         }
                     } else {
                         prop_assert!(!was_out, "a node that is out is withheld");
-                        withheld.insert(number);
+                        let why = match answer {
+                            Permit::Withheld(bound) => Withheld::Breaker(bound),
+                            Permit::Pace | Permit::Taken => Withheld::Pace,
+                        };
+                        withheld.insert(number, why);
                     }
                 }
                 Step::Release(number) => {
@@ -521,9 +563,10 @@ proptest! {
                 }
                 Step::Reset => {
                     let listed: BTreeSet<_> = state.reset(POOL).into_iter().collect();
-                    prop_assert_eq!(&listed, &withheld.iter().map(|n| node(*n)).collect());
+                    prop_assert_eq!(&listed, &withheld.keys().map(|n| node(*n)).collect());
                 }
                 Step::Wait(seconds) => now += seconds,
+                Step::Restart => state = restarted(&state, &withheld, &taken, now),
             }
             let Some(pool) = state.pools.get(POOL) else { continue };
             prop_assert!(pool.out.len() <= config.level_bound(size));
@@ -534,12 +577,36 @@ proptest! {
                 .collect();
             prop_assert!(recent.len() <= config.rate_bound(size));
             let waiting: BTreeSet<_> = pool.waiting.keys().cloned().collect();
-            prop_assert_eq!(waiting, withheld.iter().map(|n| node(*n)).collect());
+            prop_assert_eq!(waiting, withheld.keys().map(|n| node(*n)).collect());
             let queue = pool.queue.iter().map(|(_, n)| n);
             let paced = pool.waiting.iter().filter(|(_, w)| w.paced).map(|(n, _)| n);
             prop_assert!(queue.collect::<BTreeSet<_>>() == paced.collect::<BTreeSet<_>>());
         }
     }
+}
+
+#[test]
+fn after_a_reset_and_a_restart_withheld_nodes_still_go_by_turn() {
+    let (mut state, config) = (BreakerState::default(), Config::default());
+    for number in 0..8 {
+        take(&mut state, &config, number, 10, 0);
+    }
+    let why = Withheld::Breaker(Bound::Level);
+    let withheld: BTreeMap<usize, Withheld> = (5..8).map(|n| (n, why.clone())).collect();
+    let taken: Vec<(i64, usize)> = (0..5).map(|n| (0, n)).collect();
+    for number in 0..5 {
+        state.release(POOL, &node(number));
+    }
+    // Tripped, it stays so.
+    let mut tripped = restarted(&state, &withheld, &taken, 400);
+    assert!(is_tripped(&tripped));
+    assert_eq!(tripped.due(&config, POOL, 10, at(400)), Due::default());
+    state.reset(POOL);
+    let mut state = restarted(&state, &withheld, &taken, 400);
+    let permits: Vec<Permit> = (5..8)
+        .map(|number| take(&mut state, &config, number, 10, 400))
+        .collect();
+    assert_eq!(permits, [Permit::Taken, Permit::Pace, Permit::Pace]);
 }
 
 #[test]

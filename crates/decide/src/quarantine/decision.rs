@@ -216,7 +216,8 @@ pub enum Note {
         /// Static name of the step: `open`, `release`, `write`, `clean_up`.
         step: &'static str,
         /// Static name of what blocks: `dry_run`, `off`, `other_quarantine`, `paused`, `opted_out`,
-        /// `external_owner`, `agent_not_settled`, `held`; `owner_unknown` (marks like ours stay on
+        /// `external_owner`, `agent_not_settled`, `faults_unknown` (adopted, and only the agent could tell what
+        /// the node is out for), `held`; `owner_unknown` (marks like ours stay on
         /// the node, and nothing tells whose they are), `incident_unknown` (a cordon of ours of
         /// which the store knows nothing).
         by: &'static str,

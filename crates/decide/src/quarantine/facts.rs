@@ -160,6 +160,14 @@ pub struct AgentFacts {
     pub last_report_at: Option<Timestamp>,
 }
 
+impl AgentFacts {
+    /// Whether its present process has settled for the boot that the node shows.
+    pub(super) fn has_settled(&self, node: &NodeFacts) -> bool {
+        let settled = self.settled_for.as_ref();
+        settled.is_some_and(|boot| *boot == node.boot || node.boot.is_unknown())
+    }
+}
+
 /// How far the module may act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {

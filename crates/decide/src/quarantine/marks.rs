@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use health_event::incident::{Incident, Marks, Taint};
 use jiff::Timestamp;
-use k8s_api::marks::{cordon_reason, label_timestamp, uncordon_reason};
+use k8s_api::marks::{cordon_reason, hold_text, label_timestamp, uncordon_reason};
 use k8s_api::names::{self, label_value};
 use k8s_api::{AppliedTaint, IncidentMark};
 
@@ -202,6 +202,7 @@ pub(super) fn apply(
         incident: incident.id.clone(),
         version: incident.version,
         node_uid: node.uid.clone(),
+        held_by: incident.held_by.as_deref().map(hold_text),
     };
     draft
         .annotations

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use health_event::incident::{Incident, Marks, QuarantineStatus, Taint};
+use k8s_api::marks::hold_text;
 use k8s_api::{AppliedTaint, IncidentMark, names};
 
 use super::facts::{Annotation, CordonOwner, NodeFacts, TaintRead};
@@ -130,6 +131,14 @@ impl OnNode {
         }
     }
 
+    /// Who holds the node, as the mark says it.
+    pub(super) fn held_by(&self) -> Option<&str> {
+        match &self.mark {
+            MarkRead::Ours(mark) => mark.held_by.as_deref(),
+            MarkRead::Absent | MarkRead::Unreadable | MarkRead::OtherUid => None,
+        }
+    }
+
     pub(super) fn marks_nothing(&self) -> bool {
         !self.cordon && self.taints.is_empty()
     }
@@ -177,6 +186,7 @@ pub(super) fn carries_all(node: &NodeFacts, incident: &Incident, marks: &Marks) 
     let listed: BTreeSet<&Taint> = said.taints.iter().map(|a| &a.taint).collect();
     let before = said.taints.iter().filter(pre_existing).map(|a| &a.taint);
     said.carries(incident).is_some()
+        && said.held_by() == incident.held_by.as_deref().map(hold_text).as_deref()
         && said.cordon == marks.cordon
         && said.cordon_pre_existing == marks.cordon_pre_existing
         && (!marks.cordon || is_cordoned(node))

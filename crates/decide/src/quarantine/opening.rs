@@ -315,5 +315,6 @@ pub(super) fn blank_for(
         marks_before: None,
         needs_operator: None,
         held_by: None,
+        faults_unknown: false,
     }
 }

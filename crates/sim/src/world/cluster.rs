@@ -57,8 +57,8 @@ pub enum Refusal {
 
 /// Annotations that only stand while an incident of ours is open.
 pub(super) const OURS: [Annotation; 5] = [
-    Annotation::Incident,
     Annotation::HealthEvents,
+    Annotation::Incident,
     Annotation::AppliedTaints,
     Annotation::IsCordoned,
     Annotation::CordonPreExisting,

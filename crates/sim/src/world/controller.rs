@@ -1,8 +1,11 @@
 //! The shell around the decisions: observe, decide, store, write; crash and come back.
 
-use decide::breaker::{Ask, BreakerState, Cause, PoolState, Waiting};
-use decide::quarantine::{Decision, MarkOrigin, NodeWrite, Policy, View, WriteFeedback, WriteKind};
-use health_event::incident::{CloseReason, IncidentId, QuarantineStatus, Withheld};
+use decide::breaker::{Ask, BreakerState, Cause, PoolState};
+use decide::quarantine::{
+    Annotation, Decision, GivenBack, MarkOrigin, NodeWrite, Policy, RequestKind, View,
+    WriteFeedback, WriteKind,
+};
+use health_event::incident::{CloseReason, IncidentId, QuarantineStatus};
 use jiff::Timestamp;
 use k8s_api::IncidentMark;
 
@@ -94,10 +97,13 @@ pub(super) fn decision(
 /// One pass of the worker. Answers whether anything changed.
 pub(super) fn decide(setup: &Setup, world: &mut World, node: usize) -> bool {
     let policy = world.policy(setup);
+    let before = world.clone();
+    if waits_for_word(setup, world, &policy, node) {
+        return *world != before;
+    }
     let Some(decided) = decision(setup, world, &policy, node) else {
         return false;
     };
-    let before = world.clone();
     world.sites[node].note_boot_shown();
     let Decided { decision, breaker } = decided;
     if decision.ask.is_some() {
@@ -133,6 +139,45 @@ pub(super) fn decide(setup: &Setup, world: &mut World, node: usize) -> bool {
     *world != before
 }
 
+/// Whether the worker decides nothing about the node in this turn: a person had given it back when
+/// the store was lost.
+fn waits_for_word(setup: &Setup, world: &mut World, policy: &Policy, node: usize) -> bool {
+    let now = world.now(setup);
+    let site = &mut world.sites[node];
+    let (Some((uid, since)), Some(cache)) = (&site.given_back, &site.cache) else {
+        return false;
+    };
+    if site.request.is_some() {
+        return false;
+    }
+    let found = if *uid == cache.facts.uid {
+        decide::quarantine::given_back(
+            &cache.facts,
+            site.incident.as_deref(),
+            &site.open.0,
+            &site.known,
+            policy,
+            setup.now(*since),
+            now,
+        )
+    } else {
+        GivenBack::Over
+    };
+    match found {
+        GivenBack::Waits { .. } => true,
+        GivenBack::Over => {
+            site.given_back = None;
+            false
+        }
+        GivenBack::Held(hold) => {
+            site.given_back = None;
+            let machine = site.machine_seen();
+            site.holds[machine].change(|holds| holds.push(hold));
+            true
+        }
+    }
+}
+
 /// The gate of the shell: a paused node is not taken out.
 fn is_blocked(write: &NodeWrite, site: &Site) -> bool {
     write.kind == WriteKind::Apply && site.cache.as_ref().is_some_and(|c| c.facts.paused)
@@ -155,6 +200,13 @@ fn store(world: &mut World, decision: &Decision, node: usize, now: Timestamp) {
             site.opened(now);
         }
         site.follow_ghosts(*clock, decision, incident);
+        let asked = site.request.as_deref().filter(|_| decision.request_done);
+        match asked.map(|request| request.kind) {
+            Some(RequestKind::Hold) => site.held = incident.held_by.is_some(),
+            Some(RequestKind::Release | RequestKind::Cancel) => site.held = false,
+            Some(RequestKind::DropWithheld) | None => {}
+        }
+        site.held &= !incident.quarantine.is_closed();
         site.incident = if incident.quarantine.is_closed() {
             site.closed
                 .change(|closed| closed.push(incident.id.clone()));
@@ -186,11 +238,14 @@ fn adopt(setup: &Setup, world: &mut World, node: usize) {
     let Some(cache) = site.cache.clone() else {
         return;
     };
-    let adopted =
-        decide::quarantine::adopt(&cache.facts, &cache.events, &setup.rules, node_value, now);
+    let listed = cache.facts.annotations.get(&Annotation::HealthEvents);
+    let events = listed.map(|_| cache.events.as_slice());
+    let adopted = decide::quarantine::adopt(&cache.facts, events, &setup.rules, node_value, now);
     let Some(incident) = adopted else {
         return world.fail(Some(Broken::NotAdopted));
     };
+    let held = cache.mark().is_some_and(|mark| mark.held_by.is_some());
+    site.unnamed = listed.is_none() || (cache.events.is_empty() && !held);
     for event in &cache.events {
         let known =
             |fault: &usize| setup.template(node, *fault).event.check_name == event.check_name;
@@ -274,32 +329,20 @@ pub(super) fn restart(world: &mut World) -> bool {
     let mut breaker = BreakerState::default();
     for (name, pool) in &world.breaker.pools {
         // Trip, turns and window are stored.
-        let kept = PoolState {
-            tripped: pool.tripped.clone(),
-            paced: pool.paced.clone(),
-            window: pool.window.clone(),
-            newly: pool.newly.clone(),
-            ..PoolState::default()
-        };
+        let (tripped, paced) = (pool.tripped.clone(), pool.paced.clone());
+        let kept = PoolState::restored(tripped, paced, pool.window.iter().cloned());
         breaker.pools.insert(name.clone(), kept);
     }
     // Who is out and who waits follows from the incidents.
-    for incident in world.sites.iter().filter_map(|site| site.incident.as_ref()) {
+    for site in &world.sites {
+        let Some(incident) = &site.incident else {
+            continue;
+        };
         if incident.quarantine.is_out() {
             breaker.count(&incident.pool, &incident.node, Cause::default());
         }
         if let QuarantineStatus::Withheld(why) = &incident.quarantine {
-            let paced = !matches!(why, Withheld::Breaker(_));
-            let pool = breaker.pools.entry(incident.pool.clone()).or_default();
-            let waiting = Waiting {
-                since: incident.opened_at,
-                paced,
-            };
-            pool.waiting.insert(incident.node.clone(), waiting);
-            if paced {
-                pool.queue
-                    .insert((incident.opened_at, incident.node.clone()));
-            }
+            breaker.wait_again(&incident.pool, &incident.node, incident.opened_at, why);
         }
     }
     world.breaker = Kept::new(breaker);
@@ -327,9 +370,18 @@ pub(super) fn lose_store(world: &mut World) -> bool {
             });
         }
         site.open = Aside::default();
-        site.refused = [None; 2];
         site.restarted = false;
-        site.to_reconcile = true;
+        let node = site.node.as_ref();
+        site.given_back = node
+            .filter(|node| decide::quarantine::was_given_back(&node.facts))
+            .map(|node| (node.facts.uid.clone(), world.clock));
+        if site.given_back.is_none() {
+            site.refused = [None; 2];
+        }
+        // What is not on the node is lost with the store.
+        let mark = node.and_then(|node| node.mark());
+        site.held &= mark.is_some_and(|mark| mark.held_by.is_some());
+        site.unnamed = false;
     }
     world.breaker = Kept::default();
     restart(world)
@@ -370,7 +422,6 @@ impl Site {
     }
 
     fn mark_origin(&self) -> MarkOrigin {
-        use decide::quarantine::Annotation;
         let text = self
             .cache
             .as_ref()

@@ -113,8 +113,14 @@ pub struct Site {
     pub said: [Kept<Said>; 2],
     /// The open ones as a decision sees them; follows from `said`.
     pub open: Aside<Arc<Vec<FaultFacts>>>,
-    /// The store was lost, and the first settled report after that is still to come.
-    pub to_reconcile: bool,
+    /// The store was lost, and this object, given back by a person, waits for its agent's word:
+    /// its UID, and since which clock.
+    pub given_back: Option<(String, u8)>,
+    /// A person holds the node, and it is not known to nobody but a store that was lost.
+    pub held: bool,
+    /// The store was lost, and nothing on the node names what it is out for; the agent has not
+    /// spoken since.
+    pub unnamed: bool,
     /// A person's request that waits.
     pub request: Option<Kept<Request>>,
     /// Faults that a person uncordoned the node for, until which clock they must not take it out.
@@ -205,7 +211,9 @@ impl Site {
             known: Kept::new(agent),
             said: [Kept::default(), Kept::default()],
             open: Aside::default(),
-            to_reconcile: false,
+            given_back: None,
+            held: false,
+            unnamed: false,
             request: None,
             refused: [None; 2],
             restarted: false,
@@ -223,7 +231,9 @@ impl Site {
         let facts = |fault: usize| self.said[fault].facts(setup.template(node, fault));
         self.open = Aside(Arc::new((0..2).filter_map(facts).collect()));
         for fault in 0..2 {
-            if !self.is_open(fault) {
+            // What a person refused before the store was lost is open again once the agent says so.
+            let unheard = self.given_back.is_some() && self.known.settled_for.is_none();
+            if !self.is_open(fault) && !unheard {
                 self.refused[fault] = None;
             }
         }

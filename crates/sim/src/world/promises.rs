@@ -138,7 +138,7 @@ fn of_release(site: &Site, decision: &Decision, after: &Incident) -> Option<Brok
         .is_some_and(|cache| cache.facts.opted_out);
     let counts = |fault: &IncidentFault| !opted_out || fault.closed_at.is_none();
     let mut own = after.faults.iter().filter(|fault| counts(fault));
-    if after.held_by.is_some() || own.any(open) {
+    if after.held_by.is_some() || site.held || own.any(open) {
         return Some(Broken::ReleasedWithOpenFault);
     }
     let was_out = site.incident.as_ref().is_some_and(|i| {
@@ -165,7 +165,7 @@ fn of_release(site: &Site, decision: &Decision, after: &Incident) -> Option<Brok
     let present = boot_id(site.machine, site.boot);
     let settled = settled_for == Some(&cache.facts.boot) || settled_for == Some(&present);
     let through_agent = after.faults.iter().any(|fault| fault.through_agent);
-    (through_agent && changed && !settled).then_some(Broken::ReleasedUnsettled)
+    ((through_agent && changed || site.unnamed) && !settled).then_some(Broken::ReleasedUnsettled)
 }
 
 impl Site {

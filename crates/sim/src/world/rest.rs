@@ -50,8 +50,13 @@ fn site_rests_well(setup: &Setup, world: &World, index: usize) -> bool {
             let clean = !node.facts.annotations.contains_key(&Annotation::Incident)
                 && node.is_as_before(&site.others);
             let cleans = world.acting(setup) == Mode::Enforce;
+            let waits = site.given_back.is_some();
+            let settled = site.known.settled_for.as_ref() == Some(&node.facts.boot);
             (clean || !cleans)
-                && !(may && (0..2).any(|fault| should_act(setup, site, node, index, fault)))
+                && !(waits && settled)
+                && !(may
+                    && !waits
+                    && (0..2).any(|fault| should_act(setup, site, node, index, fault)))
         }
         Some(incident) => {
             incident.node_uid == node.facts.uid
@@ -163,6 +168,9 @@ fn carries_what_it_asks(setup: &Setup, site: &Site, node: &Node, incident: &Inci
     };
     let cordon = incident.held_by.is_some() || incident.open_faults().any(|f| open(f, "cordons"));
     let taint = incident.open_faults().any(|f| open(f, "taints"));
-    (!cordon || node.is_cordoned() || aside || yields)
+    // A store that is lost must not lose who holds the node.
+    let held = node.mark().is_some_and(|mark| mark.held_by.is_some());
+    (held == incident.held_by.is_some() || !has_open_fault(site, incident) && held)
+        && (!cordon || node.is_cordoned() || aside || yields)
         && (!taint || taints.contains(&setup.taint()))
 }

@@ -15,6 +15,7 @@ use health_event::{
 };
 use jiff::{SignedDuration, Timestamp};
 
+use super::cluster::OURS;
 use super::step::What;
 
 /// The cooperating controller's key.
@@ -46,6 +47,8 @@ pub struct Setup {
     pub tells_owner: bool,
     /// Whether a reboot ends the faults of the machine.
     pub reboot_heals: bool,
+    /// Which of our annotations may be taken off alone: so many, `quarantineHealthEvent` first.
+    pub strips: usize,
     templates: Vec<Vec<FaultFacts>>,
 }
 
@@ -73,6 +76,7 @@ impl Setup {
             bare: false,
             tells_owner: true,
             reboot_heals: true,
+            strips: OURS.len(),
         }
     }
 

@@ -5,7 +5,6 @@ use std::fmt;
 use decide::quarantine::{AgentFacts, RequestKind};
 use jiff::SignedDuration;
 
-use super::cluster::OURS;
 use super::setup::{boot_id, machine_id, request};
 use super::{Kept, Setup, Site, Voice, World, controller};
 
@@ -122,7 +121,7 @@ impl What {
         if matches!(self, Self::Break | Self::Heal | Self::Repeat) {
             setup.faults
         } else if self == Self::StripOne {
-            OURS.len()
+            setup.strips
         } else if self == Self::ArriveLate {
             MOST_LATE
         } else {
@@ -352,23 +351,6 @@ impl Site {
         self.boots[self.machine].change(|boots| {
             boots.observe(&boot);
         });
-        if std::mem::take(&mut self.to_reconcile) {
-            self.hold_after_store_loss(setup, now);
-        }
-    }
-
-    fn hold_after_store_loss(&mut self, setup: &Setup, now: jiff::Timestamp) {
-        let Some(node) = self.node.as_ref().filter(|_| self.incident.is_none()) else {
-            return;
-        };
-        let hold = decide::quarantine::hold_after_store_loss(
-            &node.facts,
-            &self.open.0,
-            &setup.policy,
-            now,
-        );
-        if let Some(hold) = hold {
-            self.holds[self.machine].change(|holds| holds.push(hold));
-        }
+        self.unnamed = false;
     }
 }

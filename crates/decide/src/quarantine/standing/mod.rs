@@ -56,7 +56,10 @@ impl Look<'_> {
         let found = candidates(self.view, self.node, self.now);
         notes.extend(found.notes);
         let changed = refresh(self.view, &mut next, &found.faults, self.now);
-        (next, changed)
+        // What the agent asserts by its settled report is open in the store before that is known.
+        let told = next.faults_unknown && self.view.agent.has_settled(self.node);
+        next.faults_unknown &= !told;
+        (next, changed || told)
     }
 
     /// Stored, without a change of state.
@@ -221,8 +224,11 @@ impl Look<'_> {
         let Some(by) = blocker.flatten() else {
             return self.undo(&next, CloseReason::Recovered, Reason::Recovered);
         };
-        // The node stays out as it is; the write makes one that is late fail.
-        let mut decision = self.write_again(next, self.marks_there());
+        // The node stays out as it is; the write makes one that is late fail. What a cooperating
+        // controller undid is not done again for faults that are over.
+        let mut there = self.marks_there();
+        there.cordon &= on_node::is_cordoned(self.node);
+        let mut decision = self.write_again(next, there);
         decision.notes.push(blocked("release", by));
         decision
     }

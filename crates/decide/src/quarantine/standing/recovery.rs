@@ -9,6 +9,8 @@ use crate::quarantine::later;
 
 /// Text of [`Incident::needs_operator`] where the agent does not settle.
 const NOT_SETTLED: &str = "agent not settled";
+/// The same where nothing but an agent's word could tell what the node is out for.
+const FAULTS_UNKNOWN: &str = "faults unknown";
 
 impl Look<'_> {
     pub(super) fn recovered(&self, mut next: Incident, changed: bool) -> Decision {
@@ -19,13 +21,19 @@ impl Look<'_> {
         };
         let mut decision = Decision::default();
         let closed = next.faults.iter().filter_map(|f| f.closed_at).max();
-        let deadline = closed.map(|at| later(at, self.view.policy.settle_timeout));
-        let late = by == "agent_not_settled" && deadline.is_some_and(|at| at <= self.now);
-        if late && next.needs_operator.is_none() {
-            next.needs_operator = Some(NOT_SETTLED.to_owned());
+        let since = closed.or_else(|| next.faults_unknown.then_some(next.opened_at));
+        let deadline = since.map(|at| later(at, self.view.policy.settle_timeout));
+        let missing = match by {
+            "agent_not_settled" => Some(NOT_SETTLED),
+            "faults_unknown" => Some(FAULTS_UNKNOWN),
+            _ => None,
+        };
+        let late = missing.filter(|_| deadline.is_some_and(|at| at <= self.now));
+        if let (Some(missing), None) = (late, &next.needs_operator) {
+            next.needs_operator = Some(missing.to_owned());
             decision = self.noted(next, Reason::NeedsOperator);
         } else {
-            if by == "agent_not_settled" && !late {
+            if missing.is_some() && late.is_none() {
                 decision.wake_at = deadline;
             }
             if changed {
@@ -43,6 +51,8 @@ impl Look<'_> {
     pub(super) fn release_blocker(&self, next: &Incident) -> Option<&'static str> {
         if self.node.external_owner.is_some() {
             Some("external_owner")
+        } else if next.faults_unknown && !self.view.agent.has_settled(self.node) {
+            Some("faults_unknown")
         } else if !self.is_settled(next) {
             Some("agent_not_settled")
         } else {
@@ -60,8 +70,6 @@ impl Look<'_> {
         }
         let booted = !self.node.boot.is_unknown() && self.node.boot != next.opened_boot;
         let restarted = agent.started_at.is_none_or(|at| at > next.opened_at);
-        let settled = agent.settled_for.as_ref();
-        let present = settled.is_some_and(|b| *b == self.node.boot || self.node.boot.is_unknown());
-        !(booted || restarted) || present
+        !(booted || restarted) || agent.has_settled(self.node)
     }
 }

@@ -7,8 +7,8 @@ use k8s_api::IncidentMark;
 
 use super::world::{World, at, event, healthy, xid_rule, xid_taint};
 use crate::quarantine::{
-    ADOPTED, Annotation, CordonOwner, Mode, NodeFacts, Note, StrayMarks, adopt,
-    hold_after_store_loss,
+    ADOPTED, AgentFacts, Annotation, CordonOwner, FaultFacts, GivenBack, Mode, NodeFacts, Note,
+    RequestKind, StrayMarks, adopt, given_back,
 };
 use crate::rules::{NodeValue, RuleSets};
 
@@ -33,7 +33,7 @@ fn marks_of_an_unknown_incident_are_adopted() {
     world.node = Some(before.node().clone());
     assert!(world.decide().adopt);
     let rules = RuleSets::compile(&[xid_rule()]).unwrap();
-    let adopted = adopt(world.node(), &events, &rules, no_node, at(5)).unwrap();
+    let adopted = adopt(world.node(), Some(&events), &rules, no_node, at(5)).unwrap();
     assert_eq!(adopted.quarantine, QuarantineStatus::Quarantined);
     assert_eq!(adopted.faults.len(), 2);
     assert!(adopted.marks.cordon && !adopted.marks.cordon_pre_existing);
@@ -54,7 +54,14 @@ fn an_adopted_fault_without_a_rule_keeps_the_marks_until_it_closes() {
     let mut before = World::xid();
     before.say(event(XID, "GPU 0", "79"));
     let rules = RuleSets::compile(&[]).unwrap();
-    let adopted = adopt(before.node(), &before.annotated, &rules, no_node, at(5)).unwrap();
+    let adopted = adopt(
+        before.node(),
+        Some(&before.annotated),
+        &rules,
+        no_node,
+        at(5),
+    )
+    .unwrap();
     assert_eq!(
         adopted.faults[0].rules,
         BTreeSet::from([ADOPTED.to_owned()])
@@ -123,22 +130,123 @@ fn marks_of_the_reference_alone_are_left_alone() {
 }
 
 #[test]
-fn a_record_of_an_uncordon_starts_with_a_hold_after_the_store_was_lost() {
+fn a_person_who_holds_a_node_still_does_after_the_store_was_lost() {
+    let mut before = World::xid();
+    before.ask(RequestKind::Hold);
+    let rules = RuleSets::compile(&[xid_rule()]).unwrap();
+    let adopt = |world: &World| {
+        let events = Some(world.annotated.as_slice());
+        adopt(world.node(), events, &rules, no_node, at(5)).unwrap()
+    };
+    let adopted = adopt(&before);
+    assert_eq!(adopted.held_by, before.incident.as_ref().unwrap().held_by);
+    assert!(!adopted.faults_unknown, "nothing but the hold");
+    let mut world = before.clone();
+    world.incident = Some(adopted);
+    world.settle();
+    assert!(world.is_cordoned(), "{}", world.status());
+    world.ask(RequestKind::Release);
+    assert!(!world.is_cordoned());
+    // A hold on a node that is out already is written down there too, and so is its end.
+    let mut world = World::xid();
+    world.say(event(XID, "GPU 0", "79"));
+    assert_eq!(adopt(&world).held_by, None);
+    world.ask(RequestKind::Hold);
+    assert!(adopt(&world).held_by.is_some());
+    world.ask(RequestKind::Release);
+    assert_eq!(adopt(&world).held_by, None);
+}
+
+#[test]
+fn where_the_annotation_does_not_name_all_the_agent_has_the_word() {
+    let mut before = World::xid();
+    before.say(event(XID, "GPU 0", "79"));
+    let rules = RuleSets::compile(&[xid_rule()]).unwrap();
+    let mut cut = before.annotated.clone();
+    cut[0]
+        .metadata
+        .insert(k8s_api::names::LEFT_OUT.text.to_owned(), "3".into());
+    let cases = [
+        ("unreadable", None),
+        ("empty", Some(&[][..])),
+        ("cut", Some(&cut[..])),
+    ];
+    for (what, events) in cases {
+        let adopted = adopt(before.node(), events, &rules, no_node, at(5)).unwrap();
+        assert!(adopted.faults_unknown, "{what}");
+        let mut world = before.clone();
+        world.incident = Some(adopted);
+        // Nothing is known to be open, and the agent has not been heard.
+        world.last.clear();
+        world.agent = AgentFacts::default();
+        world.settle();
+        assert!(world.is_cordoned(), "{what}: {}", world.status());
+        // Without its word a person is needed, and can end it.
+        world.now = at(5 + 601);
+        world.settle();
+        let needs = |world: &World| world.incident.as_ref().unwrap().needs_operator.clone();
+        assert_eq!(needs(&world).as_deref(), Some("faults unknown"), "{what}");
+        assert!(world.is_cordoned(), "{what}");
+        let mut person = world.clone();
+        person.ask(RequestKind::Cancel);
+        assert!(!person.is_cordoned(), "{what}");
+        // It settles, and has nothing to say against the node.
+        world.agent.expected = true;
+        world.settle();
+        assert!(world.is_cordoned(), "{what}: it has not settled");
+        world.agent.settled_for = Some(world.node().boot.clone());
+        world.settle();
+        assert!(!world.is_cordoned(), "{what}: {}", world.status());
+    }
+    let known = adopt(
+        before.node(),
+        Some(&before.annotated),
+        &rules,
+        no_node,
+        at(5),
+    );
+    assert!(!known.unwrap().faults_unknown);
+}
+
+#[test]
+fn a_node_that_a_person_gave_back_waits_for_one_word_of_its_agent_after_the_store_was_lost() {
     let mut world = World::xid();
     world.store(&event(XID, "GPU 0", ""));
     let rules = RuleSets::compile(&world.configs).unwrap();
     let faults = world.faults(&rules);
     let policy = world.policy.clone();
-    assert_eq!(
-        hold_after_store_loss(world.node(), &faults, &policy, at(0)),
-        None
-    );
-    let node = world.node_mut();
-    node.annotations_absent = false;
+    let agent = |settled: bool| AgentFacts {
+        expected: settled,
+        settled_for: settled.then(|| world.node().boot.clone()),
+        ..AgentFacts::default()
+    };
+    let look = |node: &NodeFacts, faults: &[FaultFacts], settled: bool, now: i64| {
+        given_back(node, None, faults, &agent(settled), &policy, at(0), at(now))
+    };
+    assert_eq!(look(world.node(), &faults, true, 1), GivenBack::Over);
+    let mut node = world.node().clone();
     node.annotations
         .insert(Annotation::UncordonedManually, "True".into());
-    let hold = hold_after_store_loss(world.node(), &faults, &policy, at(0)).unwrap();
-    assert_eq!((hold.faults.len(), hold.until), (1, at(24 * 3600)));
+    let until = at(600);
+    assert_eq!(look(&node, &faults, false, 1), GivenBack::Waits { until });
+    // It has nothing to say: what comes later is new.
+    assert_eq!(look(&node, &[], true, 1), GivenBack::Over);
+    // Nobody speaks: what is open then is held, and nothing later.
+    let span = |found| match found {
+        GivenBack::Held(hold) => Some((hold.faults.len(), hold.until)),
+        GivenBack::Waits { .. } | GivenBack::Over => None,
+    };
+    let day = 24 * 3600;
+    assert_eq!(
+        span(look(&node, &faults, false, 600)),
+        Some((1, at(600 + day)))
+    );
+    assert_eq!(look(&node, &[], false, 600), GivenBack::Over);
+    let GivenBack::Held(hold) = look(&node, &faults, true, 1) else {
+        panic!("what the first settled report asserts is not held");
+    };
+    assert_eq!((hold.faults.len(), hold.until), (1, at(1 + day)));
+    world.node = Some(node);
     world.holds = vec![hold];
     world.settle();
     assert!(!world.is_cordoned());

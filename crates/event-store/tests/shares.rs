@@ -30,17 +30,14 @@ fn prune(store: &EventStore, now: Timestamp) -> Pruned {
     panic!("retention does not come to an end");
 }
 
-/// An event of 15 KB about a device of its own.
-fn large(number: u64) -> NewEvent {
+/// An event of 15 KB; the next about the same device comes 64 s later, when it is stored again.
+fn of(sender: &str, number: u64) -> NewEvent {
     let mut new = fault(number, "79");
     new.event.entities = vec![Entity::new("GPU", &(number % 64).to_string())];
     new.event.is_fatal = number.is_multiple_of(2);
-    new.event.message = "m".repeat(15_000);
-    sealed(new)
-}
-
-fn of(sender: &str, number: u64) -> NewEvent {
-    direct(large(number), sender)
+    let mut new = direct(new, sender);
+    new.body.resize(15_000, b'm');
+    new
 }
 
 fn flood(store: &EventStore, sender: &str, numbers: std::ops::Range<u64>) {

@@ -91,6 +91,7 @@ fn transitions() -> Vec<Property<Checked>> {
         "fault_matched",
         "person_hold",
         "person_cancel",
+        "hold_released",
         "person_drop",
         "dry_run",
         "protected_node",

@@ -279,7 +279,7 @@ fn the_store_is_lost_while_a_person_holds_the_node() {
         (Release, 1),
         (LoseStore, 1),
     ];
-    let taken: &[_] = &["adopted", "person_hold", "person_cancel", "recovered"];
+    let taken: &[_] = &["adopted", "person_hold", "hold_released", "recovered"];
     check("store lost, hold", Setup::new(1, 1, &limits), taken, 8_158);
 }
 

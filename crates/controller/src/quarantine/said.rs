@@ -289,6 +289,8 @@ fn is_of_events(transition: &Transition) -> bool {
         | Reason::Paced => transition.from.is_none(),
         Reason::PersonHold(_)
         | Reason::PersonCancel(_)
+        | Reason::HoldReleased(_)
+        | Reason::RulesGone
         | Reason::PersonDrop(_)
         | Reason::Permitted
         | Reason::ReplannedWrite

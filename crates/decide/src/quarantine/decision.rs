@@ -86,6 +86,8 @@ pub enum Reason {
     PersonHold(String),
     /// A person ended the incident.
     PersonCancel(String),
+    /// A person released the hold; faults may keep the node out.
+    HoldReleased(String),
     /// A person dropped a withheld incident.
     PersonDrop(String),
     /// Dry run.
@@ -114,6 +116,9 @@ pub enum Reason {
     WriteSeen,
     /// All faults are closed.
     Recovered,
+    /// The rule sets that its open faults matched are gone from the configuration, and no mark is on
+    /// the node.
+    RulesGone,
     /// A person uncordoned the node.
     ManualUncordon,
     /// A person removed a taint of ours.
@@ -138,6 +143,7 @@ impl Reason {
             Self::FaultMatched { .. } => "fault_matched",
             Self::PersonHold(_) => "person_hold",
             Self::PersonCancel(_) => "person_cancel",
+            Self::HoldReleased(_) => "hold_released",
             Self::PersonDrop(_) => "person_drop",
             Self::DryRun => "dry_run",
             Self::Protected => "protected_node",
@@ -152,6 +158,7 @@ impl Reason {
             Self::MarksRestored => "marks_restored",
             Self::WriteSeen => "write_seen",
             Self::Recovered => "recovered",
+            Self::RulesGone => "rules_gone",
             Self::ManualUncordon => "manual_uncordon",
             Self::ManualUntaint => "manual_untaint",
             Self::NodeGone => "node_gone",
@@ -174,6 +181,10 @@ impl fmt::Display for Reason {
             }
             Self::PersonHold(who) => write!(f, "{who} holds the node out"),
             Self::PersonCancel(who) => write!(f, "{who} ended the incident"),
+            Self::HoldReleased(who) => write!(
+                f,
+                "{who} released the hold; whether the node stays out is up to its open faults"
+            ),
             Self::PersonDrop(who) => write!(f, "{who} dropped the withheld cordon"),
             Self::DryRun => f.write_str("dry run: nothing is written"),
             Self::Protected => f.write_str("the node is protected: it is only observed"),
@@ -192,6 +203,9 @@ impl fmt::Display for Reason {
             Self::MarksRestored => f.write_str("our annotations were gone and are written again"),
             Self::WriteSeen => f.write_str("the node shows our write"),
             Self::Recovered => f.write_str("no fault of the incident is open"),
+            Self::RulesGone => f.write_str(
+                "the rule sets that its faults matched are gone from the configuration, and no mark is on the node",
+            ),
             Self::ManualUncordon => f.write_str("a person uncordoned the node"),
             Self::ManualUntaint => f.write_str("a person removed a taint of ours"),
             Self::NodeGone => f.write_str("the node object is gone"),

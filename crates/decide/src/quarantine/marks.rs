@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use health_event::incident::{Incident, Marks, Taint};
+use health_event::incident::{Incident, Marks, QuarantineStatus, Taint};
 use jiff::Timestamp;
 use k8s_api::marks::{cordon_reason, hold_text, label_timestamp, uncordon_reason};
 use k8s_api::names::{self, label_value};
@@ -42,6 +42,11 @@ pub(super) fn plan(view: &View<'_>, node: &NodeFacts, on: &OnNode, incident: &In
         marks
             .taints
             .extend(on.taints.iter().map(|a| a.taint.clone()));
+        // What a write that the node does not show yet was to bring.
+        if incident.quarantine == QuarantineStatus::Applying {
+            marks.cordon |= incident.marks.cordon;
+            marks.taints.extend(incident.marks.taints.iter().cloned());
+        }
     }
     let sets = view.rules.sets().iter();
     let (cordon, taints) = wanted(sets.filter(|s| names.contains(s.config.name.as_str())));
@@ -69,6 +74,21 @@ pub(super) fn plan(view: &View<'_>, node: &NodeFacts, on: &OnNode, incident: &In
     };
     marks.taints_pre_existing = marks.taints.iter().filter(before).cloned().collect();
     marks
+}
+
+/// Whether nothing asks for a mark any more although faults are open: their rule sets are gone from
+/// the configuration, and what they were to bring is not known.
+pub(super) fn asks_nothing(
+    view: &View<'_>,
+    node: &NodeFacts,
+    on: &OnNode,
+    incident: &Incident,
+) -> bool {
+    let is_gone = |name: &String| view.rules.find(name).is_none();
+    let mut open = incident.open_faults();
+    let gone = open.all(|f| f.forced_by.is_none() && f.rules.iter().all(is_gone));
+    let wanted = plan(view, node, on, incident);
+    gone && incident.held_by.is_none() && !wanted.cordon && wanted.taints.is_empty()
 }
 
 /// While a cooperating controller works and has uncordoned the node, a taint of ours keeps it out

@@ -182,6 +182,8 @@ impl Look<'_> {
             decision
         } else if over {
             self.over(next)
+        } else if marks::asks_nothing(self.view, self.node, &self.on, &next) {
+            self.undo(&next, CloseReason::Recovered, Reason::RulesGone)
         } else {
             let wanted = marks::plan(self.view, self.node, &self.on, &next);
             self.write_again(next, wanted)
@@ -369,7 +371,7 @@ impl Look<'_> {
             }
             RequestKind::Release => {
                 next.held_by = None;
-                self.noted(next, Reason::PersonCancel(actor))
+                self.noted(next, Reason::HoldReleased(actor))
             }
             RequestKind::Cancel => {
                 if self.cannot_write().is_some() {

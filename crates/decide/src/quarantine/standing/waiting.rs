@@ -9,7 +9,7 @@ use crate::quarantine::decision::{Decision, Reason};
 use crate::quarantine::facts::{Mode, Request, RequestKind};
 use crate::quarantine::joining::{blocked, candidates};
 use crate::quarantine::opening::{self, ask};
-use crate::quarantine::{observed_only, waits_instead, wake};
+use crate::quarantine::{marks, observed_only, waits_instead, wake};
 
 impl Look<'_> {
     pub(super) fn waiting(&self, withheld: Option<&Withheld>) -> Decision {
@@ -23,6 +23,10 @@ impl Look<'_> {
         }
         let mut decision = if next.held_by.is_none() && next.open_faults().next().is_none() {
             self.close(&next, CloseReason::Recovered, Reason::Recovered)
+        } else if self.view.policy.mode != Mode::Off
+            && marks::asks_nothing(self.view, self.node, &self.on, &next)
+        {
+            self.close(&next, CloseReason::Recovered, Reason::RulesGone)
         } else {
             self.start(&mut next, changed, withheld)
         };
@@ -139,7 +143,7 @@ impl Look<'_> {
             }
             RequestKind::Release => {
                 next.held_by = None;
-                self.noted(next, Reason::PersonCancel(actor))
+                self.noted(next, Reason::HoldReleased(actor))
             }
             RequestKind::Cancel => {
                 let reason = Reason::PersonCancel(actor.clone());

@@ -5,6 +5,7 @@ mod adoption;
 mod guards;
 mod properties;
 mod rows;
+mod rules_gone;
 mod states;
 mod stripped;
 mod world;

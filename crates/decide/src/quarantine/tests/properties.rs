@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::world::{World, at, event, healthy, rule_set, taint, xid_taint};
 use crate::quarantine::{Annotation, Mode, NodeWrite, Request, RequestKind, Transition, WriteKind};
+use crate::rules::RuleSetConfig;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -25,6 +26,8 @@ enum Step {
     Mode(Mode),
     Wait(i64),
     Reset,
+    /// The controller starts again with these of the rule sets.
+    Rules(bool, bool),
     /// One decision and its effects only: what comes next interrupts the rest.
     Once,
 }
@@ -61,11 +64,12 @@ fn any_step() -> impl Strategy<Value = Step> {
         ])
             .prop_map(Step::Mode),
         1 => Just(Step::Reset),
+        1 => any::<(bool, bool)>().prop_map(|(a, b)| Step::Rules(a, b)),
     ]
 }
 
-fn world() -> World {
-    let mut world = World::new(vec![
+fn rule_sets() -> [RuleSetConfig; 2] {
+    [
         rule_set("a", "event.checkName == 'A'", true, Some(xid_taint())),
         rule_set(
             "b",
@@ -73,7 +77,11 @@ fn world() -> World {
             false,
             Some(taint("b", "", "NoExecute")),
         ),
-    ]);
+    ]
+}
+
+fn world() -> World {
+    let mut world = World::new(rule_sets().to_vec());
     world.pool_size = 2;
     world.breaker_config.window = SignedDuration::from_secs(60);
     world
@@ -106,6 +114,10 @@ fn take(world: &mut World, step: &Step) {
         }
         Step::Reset => {
             world.breaker.reset("gpu");
+        }
+        Step::Rules(a, b) => {
+            let sets = rule_sets().into_iter().zip([*a, *b]);
+            world.configs = sets.filter_map(|(set, kept)| kept.then_some(set)).collect();
         }
         Step::Once => {
             world.step();
@@ -246,6 +258,12 @@ proptest! {
             }
             if world.status() == "Quarantined" && !world.lose_writes {
                 prop_assert!(world.has(Annotation::Incident) || world.policy.mode != Mode::Enforce);
+            }
+            let at_rest = !matches!(step, Step::Fault(..) | Step::Once) && !world.lose_writes;
+            if at_rest && may_write && world.status() == "Quarantined" {
+                let b = taint("b", "", "NoExecute");
+                let marked = world.is_cordoned() || world.has_taint(&xid_taint()) || world.has_taint(&b);
+                prop_assert!(marked, "out, without a mark: {:?}", world.transitions);
             }
         }
     }

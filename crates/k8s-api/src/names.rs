@@ -212,6 +212,9 @@ pub const BREAKER_TRIPPED: &str = "BreakerTripped";
 /// Type of the condition of a node that would be taken out, or given back, if no other
 /// fault-quarantine ran in the cluster.
 pub const OTHER_QUARANTINE: &str = "OtherQuarantineActive";
+/// Type of the condition of a node with more fatal checks of senders' own than a node has
+/// conditions for.
+pub const MORE_FAULTS: &str = "WardenMoreFaults";
 /// Value of annotations that say yes, as in the reference.
 pub const TRUE: &str = "True";
 /// Value of [`CORDON_BY`], unless a sender forced the cordon.

@@ -9,6 +9,9 @@
 //! - A check of which nothing is known is not written: the first write is what is known.
 //! - Kubernetes' own condition types, and types on the node that neither we nor the reference
 //!   write, are never touched. The reference's are left alone while it runs.
+//! - At most [`OWN_CONDITIONS`] conditions, and [`OWN_CONDITION_BYTES`] of their names, are of checks
+//!   that only their senders know; of more, one condition tells. The checks that we know have theirs
+//!   whatever else there is.
 //! - A message has at most [`Limits::message`] bytes, and a second decision on its own outcome
 //!   writes nothing.
 
@@ -22,14 +25,25 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use health_event::checks::CHECKS;
 use health_event::{Device, HealthEvent, ProcessingStrategy, RecommendedAction};
 use jiff::Timestamp;
-use k8s_api::names::{FOREIGN_CONDITIONS, HEALTHY_SUFFIX, NO_HEALTH_FAILURES, NOT_HEALTHY_SUFFIX};
+use k8s_api::names::{
+    FOREIGN_CONDITIONS, HEALTHY_SUFFIX, MORE_FAULTS, NO_HEALTH_FAILURES, NOT_HEALTHY_SUFFIX,
+    OTHER_QUARANTINE,
+};
 
 /// Greatest length of a condition's message, in bytes (the reference's default).
 pub const MESSAGE_LIMIT: usize = 1024;
 /// Length to which an entry is cut when the message is too long, in bytes.
 pub const COMPACT_LIMIT: usize = 72;
+
+/// Greatest number of conditions of checks that only their senders know, on one node. Each event of
+/// one sender may name another check, and a node object has room for few.
+pub const OWN_CONDITIONS: usize = 64;
+/// Greatest length of the names of these checks together, in bytes: the API server takes 256 KiB of
+/// annotations on an object, everybody's together.
+pub const OWN_CONDITION_BYTES: usize = 16 * 1024;
 
 /// Sizes of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,11 +164,15 @@ pub fn decide(view: &View<'_>, limits: Limits, now: Timestamp) -> StatusWrite {
     kinds.extend(view.listed.iter().map(String::as_str));
     let mut write = StatusWrite::default();
     let mut listed = view.listed.clone();
-    for kind in kinds {
-        let wanted = match fatal.get(kind) {
-            Some(faults) => Wanted::Set(unhealthy(kind, faults, limits)),
-            None => without_fault(view, kind, now),
-        };
+    let mut all: BTreeMap<&str, Wanted> = kinds
+        .into_iter()
+        .map(|kind| match fatal.get(kind) {
+            Some(faults) => (kind, Wanted::Set(unhealthy(kind, faults, limits))),
+            None => (kind, without_fault(view, kind, now)),
+        })
+        .collect();
+    keep_bounded(view, &fatal, &mut all);
+    for (kind, wanted) in all {
         match wanted {
             Wanted::Remove => {
                 listed.remove(kind);
@@ -179,6 +197,64 @@ enum Wanted {
     Nothing,
     Remove,
     Set(Condition),
+}
+
+/// Leaves out the conditions for which a node has no room. The oldest fatal ones go first, then those
+/// that stand there.
+fn keep_bounded(
+    view: &View<'_>,
+    fatal: &BTreeMap<&str, Vec<&FaultEntry>>,
+    all: &mut BTreeMap<&str, Wanted>,
+) {
+    let is_known = |kind: &str| kind == OTHER_QUARANTINE || CHECKS.iter().any(|c| c.name == kind);
+    let takes_room = |kind: &str, wanted: &Wanted| match wanted {
+        Wanted::Set(condition) => !is_known(kind) && may_write(view, kind, condition.is_true),
+        Wanted::Remove | Wanted::Nothing => false,
+    };
+    let opened = |kind: &str| fatal.get(kind)?.iter().map(|f| f.seq).min();
+    let mut own: Vec<_> = all
+        .iter()
+        .filter(|(kind, wanted)| takes_room(kind, wanted))
+        .map(|(kind, _)| {
+            let fresh = !view.listed.contains(*kind);
+            (opened(kind).unwrap_or(u64::MAX), fresh, *kind)
+        })
+        .collect();
+    own.sort_unstable();
+    let (mut kept, mut bytes) = (0, 0);
+    let mut more: Vec<&FaultEntry> = Vec::new();
+    for (_, fresh, kind) in own {
+        if kept < OWN_CONDITIONS && bytes + kind.len() <= OWN_CONDITION_BYTES {
+            kept += 1;
+            bytes += kind.len();
+            continue;
+        }
+        more.extend(fatal.get(kind).into_iter().flatten());
+        let left_out = if fresh {
+            Wanted::Nothing
+        } else {
+            Wanted::Remove
+        };
+        all.insert(kind, left_out);
+    }
+    if let Some(at) = more.iter().map(|f| f.last_at).max() {
+        all.insert(MORE_FAULTS, Wanted::Set(more_faults(at)));
+    }
+}
+
+/// Says no number: each further check would be a write of the node.
+fn more_faults(at: Timestamp) -> Condition {
+    Condition {
+        kind: MORE_FAULTS.to_owned(),
+        is_true: true,
+        reason: format!("{MORE_FAULTS}{NOT_HEALTHY_SUFFIX}"),
+        message: format!(
+            "more fatal checks than the {OWN_CONDITIONS} of senders' own that have conditions here; \
+             `warden explain` shows all"
+        ),
+        heartbeat_at: at,
+        transition_at: Some(at),
+    }
 }
 
 fn without_fault(view: &View<'_>, kind: &str, now: Timestamp) -> Wanted {

@@ -503,3 +503,75 @@ fn nothing_that_steers_a_terminal_comes_into_a_condition_or_event() {
     let message = unhealthy("C", &[&entry], Limits::default()).message;
     assert_eq!(message, post.message);
 }
+
+/// A node of which one sender said fatal things under very many names, and then a check that we
+/// know spoke.
+fn crowded(checks: u64, name: impl Fn(u64) -> String) -> Node {
+    let mut node = Node::default();
+    for seq in 1..=checks {
+        let mut fault = fault(seq, "GPU 0", "", "bad", RecommendedAction::None);
+        fault.check = name(seq);
+        node.faults.push(fault);
+    }
+    let mut xid = fault(
+        checks + 1,
+        "GPU 0",
+        "79",
+        "off the bus",
+        RecommendedAction::None,
+    );
+    health_event::checks::XID.clone_into(&mut xid.check);
+    node.faults.push(xid);
+    node
+}
+
+#[test]
+fn one_sender_with_very_many_checks_leaves_room_for_the_checks_that_are_known() {
+    let mut node = crowded(9_417, |n| format!("monitor-check-{n:05}"));
+    node.run();
+    assert_eq!(node.conditions.len(), OWN_CONDITIONS + 2);
+    assert_eq!(node.listed.len(), OWN_CONDITIONS + 2);
+    assert!(node.says(health_event::checks::XID).unwrap().0);
+    assert!(node.says(MORE_FAULTS).unwrap().0);
+    assert!(
+        node.says("monitor-check-00064").is_some(),
+        "the oldest stay"
+    );
+    assert!(node.says("monitor-check-00065").is_none());
+    // As they close, the conditions are those of what is left, and none says that there are more.
+    node.faults.retain(|f| f.seq > 9_400);
+    node.run();
+    assert_eq!(node.conditions.len(), 9_417 - 9_400 + 1);
+    assert!(node.says(MORE_FAULTS).is_none());
+}
+
+#[test]
+fn long_names_take_no_more_room_than_short_ones() {
+    let mut node = crowded(60, |n| format!("{n:0>1000}"));
+    node.run();
+    let bytes: usize = node.listed.iter().map(String::len).sum();
+    assert!(bytes <= OWN_CONDITION_BYTES + 100, "{bytes}");
+    assert!(node.says(health_event::checks::XID).unwrap().0);
+}
+
+#[test]
+fn a_node_that_is_full_already_is_emptied_and_a_foreign_condition_never_is() {
+    let mut node = Node::foreign("Theirs");
+    node.healthy.insert("Theirs".into(), at(0));
+    for n in 0..500 {
+        let kind = format!("own-{n}");
+        node.listed.insert(kind.clone());
+        node.healthy.insert(kind.clone(), at(n));
+        node.configured.insert(kind.clone());
+        let read = ConditionRead {
+            is_true: false,
+            reason: format!("{kind}{HEALTHY_SUFFIX}"),
+            message: NO_HEALTH_FAILURES.into(),
+        };
+        node.conditions.insert(kind, read);
+    }
+    node.run();
+    assert_eq!(node.conditions.len(), OWN_CONDITIONS + 1);
+    assert_eq!(node.says("Theirs"), Some((false, "Theirs")));
+    assert!(node.says(MORE_FAULTS).is_none(), "nothing is wrong");
+}

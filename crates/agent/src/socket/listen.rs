@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::Permissions;
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,6 +40,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct SocketFile {
     path: PathBuf,
     inode: u64,
+    /// Released after the file is removed, or by the kernel however the process ends.
+    _lock: File,
 }
 
 impl Drop for SocketFile {
@@ -51,11 +55,15 @@ impl Drop for SocketFile {
 
 /// Makes the folder, listens, opens the file to every user, and only then puts it in its place,
 /// over a stale one: whoever sees it can connect.
+///
+/// # Errors
+/// If another agent serves it, something else is in the way, or the file can't be made.
 pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
     look_for_others(path)?;
+    let lock = lock(path)?;
     let unready = unready(path);
     if look_for_others(&unready)? {
         std::fs::remove_file(&unready)?;
@@ -65,9 +73,34 @@ pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let file = SocketFile {
         path: path.to_owned(),
         inode: std::fs::metadata(&unready)?.ino(),
+        _lock: lock,
     };
     std::fs::rename(&unready, path)?;
     Ok((listener, file))
+}
+
+/// Takes the lock beside the socket, which whoever serves it holds: the file alone does not tell a
+/// live agent from a dead one. It stays when the agent goes, because a lock on a file that was
+/// removed keeps nobody out.
+fn lock(path: &Path) -> io::Result<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    // Whoever can open it can hold it.
+    let mut options = OpenOptions::new();
+    options.create(true).write(true).truncate(false).mode(0o600);
+    let lock = options.open(&name)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            let name = Path::new(&name).display();
+            let why = format!(
+                "another agent serves it and holds {name}; stop that one, or give this one another \
+                 --socket"
+            );
+            Err(io::Error::new(io::ErrorKind::AddrInUse, why))
+        }
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 /// Whether a socket is there.

@@ -1,11 +1,13 @@
-//! What becomes of a spool file that is no database any more: it is put aside, and a gap record
-//! tells of it.
+//! What becomes of a spool file that is no database any more, or was emptied: it is put aside, and a
+//! gap record tells of it.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags, ffi};
 
-use super::database::unsigned;
+use super::database::{PAGE_BYTES, unsigned};
 use crate::own::Gap;
 
 /// Whether the file is no database any more, which no second try mends.
@@ -24,8 +26,60 @@ pub(super) fn look(connection: &Connection) -> rusqlite::Result<()> {
     if found == "ok" {
         return Ok(());
     }
+    Err(damage(found))
+}
+
+/// What SQLite takes for a new database, or for one whose last writes never were, but is what is
+/// left of one: the file is empty or gone, or its log. To be called before it is opened.
+pub(super) fn look_for_loss(path: &Path) -> rusqlite::Result<()> {
+    if length(path) == 0 {
+        return Err(damage("it is empty or gone".to_owned()));
+    }
+    let (log, need) = (beside(path, "-wal"), logged(&beside(path, "-shm")));
+    if length(&log) < need {
+        return Err(damage(format!("{} is gone or cut short", log.display())));
+    }
+    Ok(())
+}
+
+/// An error as SQLite gives it for a damaged file.
+pub(super) fn damage(found: String) -> rusqlite::Error {
     let code = ffi::Error::new(ffi::SQLITE_CORRUPT);
-    Err(rusqlite::Error::SqliteFailure(code, Some(found)))
+    rusqlite::Error::SqliteFailure(code, Some(found))
+}
+
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// 0 if there is no file.
+fn length(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |about| about.len())
+}
+
+/// Bytes that the log must have by its index, which a clean end removes and which is written after
+/// the log is on disk. 0 if the index does not say. Layout: <https://sqlite.org/walformat.html>, 2.
+fn logged(index: &Path) -> u64 {
+    /// Where the number of frames stands, and that of those that are in the database too.
+    const FRAMES: usize = 16;
+    const BACKFILLED: usize = 96;
+    /// Bytes before the first frame, and before each frame's page.
+    const HEAD: u64 = 32;
+    const FRAME_HEAD: u64 = 24;
+    let mut bytes = [0; BACKFILLED + 4];
+    let read = File::open(index).and_then(|mut index| index.read_exact(&mut bytes));
+    let number = |at: usize| {
+        let number = bytes[at..].first_chunk().copied().unwrap_or_default();
+        u64::from(u32::from_ne_bytes(number))
+    };
+    match read {
+        Ok(()) if number(FRAMES) > number(BACKFILLED) => {
+            HEAD + number(FRAMES) * (FRAME_HEAD + PAGE_BYTES)
+        }
+        Ok(()) | Err(_) => 0,
+    }
 }
 
 /// Renames a damaged file, so that a person can look at it, and the agent starts from nothing:
@@ -50,8 +104,8 @@ pub(super) fn put_aside(folder: &Path, error: &rusqlite::Error) -> std::io::Resu
         from,
         to,
         why: format!(
-            "the spool was damaged ({error}) and put aside as {folder}/spool.damaged; what of it \
-             the controller had not acknowledged is lost"
+            "the spool was damaged ({error}); what is left of it is put aside as \
+             {folder}/spool.damaged; what of it the controller had not acknowledged is lost"
         ),
     };
     tracing::error!(%error, %folder, count, "the spool is damaged: it is put aside");

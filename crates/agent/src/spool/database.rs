@@ -7,7 +7,7 @@ use health_event::{HealthEvent, SentIdentity, devices_of, keys};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use ulid::Ulid;
 
-use super::damage::{is_damage, look, put_aside};
+use super::damage::{damage, is_damage, look, look_for_loss, put_aside};
 use super::gaps::{note, take_out, untold};
 use super::{Level, Position, Row, SpoolError, Stored, Write, id};
 use crate::faults::Assertion;
@@ -15,7 +15,7 @@ use crate::own::Gap;
 
 /// What no record of ours ever takes: the room that a compaction needs above the bound.
 const SLACK_BYTES: u64 = 8 * 1024 * 1024;
-const PAGE_BYTES: u64 = 4_096;
+pub(super) const PAGE_BYTES: u64 = 4_096;
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -85,7 +85,8 @@ impl Database {
             source,
         };
         let last = id::last(folder);
-        let opened = match read(&path, max_bytes, last) {
+        let known = id::is_known(folder);
+        let opened = match read(&path, max_bytes, last, known) {
             Err(source) if is_damage(&source) => {
                 let gap = put_aside(folder, &source).map_err(io)?;
                 begin_anew(&path, max_bytes, last, gap)
@@ -276,7 +277,7 @@ fn begin_anew(
     last: Option<Ulid>,
     gap: Gap,
 ) -> rusqlite::Result<(Connection, Stored, u64)> {
-    let (mut connection, mut stored, _) = read(path, max_bytes, last)?;
+    let (mut connection, mut stored, _) = read(path, max_bytes, last, false)?;
     let transaction = connection.transaction()?;
     set_meta(&transaction, "dropped", sql(gap.count))?;
     let noted = note(&transaction, &gap)?;
@@ -287,18 +288,26 @@ fn begin_anew(
 }
 
 /// Opens the file and reads what it holds; answers the events dropped so far too. `last`: id of
-/// the spool before, if the file has none.
+/// the spool before, if the file has none. `known`: there was a spool, so that a file that holds none
+/// is what is left of it.
 fn read(
     path: &Path,
     max_bytes: u64,
     last: Option<Ulid>,
+    known: bool,
 ) -> rusqlite::Result<(Connection, Stored, u64)> {
+    if known {
+        look_for_loss(path)?;
+    }
     let mut connection = connect(path, max_bytes)?;
     look(&connection)?;
     let transaction = connection.transaction()?;
-    let known: Option<String> = meta(&transaction, "id")?;
-    let fresh = known.is_none();
-    let id = known.unwrap_or_else(|| id::later_than(last).to_string());
+    let id: Option<String> = meta(&transaction, "id")?;
+    let fresh = id.is_none();
+    if fresh && known {
+        return Err(damage("it holds no spool any more".to_owned()));
+    }
+    let id = id.unwrap_or_else(|| id::later_than(last).to_string());
     if fresh {
         set_meta(&transaction, "id", &id)?;
     }

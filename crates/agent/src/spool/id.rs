@@ -21,6 +21,11 @@ pub(super) fn last(folder: &Path) -> Option<Ulid> {
     Ulid::from_string(text.trim()).ok()
 }
 
+/// Whether there was a spool in this folder.
+pub(super) fn is_known(folder: &Path) -> bool {
+    folder.join(FILE).exists()
+}
+
 /// Remembers it for the next spool. What can't be written costs only that.
 pub(super) fn remember(folder: &Path, id: &str) {
     if last(folder).is_some_and(|last| last.to_string() == id) {

@@ -119,12 +119,18 @@ async fn every_bad_input_has_its_answer_and_stores_nothing() {
         entity_value: n.to_string(),
     };
     let custom: i32 = RecommendedAction::Custom.into();
-    let table: [(&str, HealthEvent, Code, &str); 9] = [
+    let table: [(&str, HealthEvent, Code, &str); 10] = [
         (
             "no check",
             with(&|e| e.check_name.clear()),
             Code::InvalidArgument,
             "checkName",
+        ),
+        (
+            "a check that steers terminals",
+            with(&|e| e.check_name = "Cu\u{1b}[31m\nstom".into()),
+            Code::InvalidArgument,
+            "event 1: checkName has the character U+001B; allowed: characters that can be seen",
         ),
         (
             "bad node",
@@ -412,6 +418,33 @@ async fn whoever_sees_the_socket_can_connect_also_while_the_agent_starts_anew() 
     assert!(agent.stop().success());
     let left = |name: &str| setup.path(name).exists();
     assert!(!left("agent.sock") && !left("agent.soc~"));
+}
+
+#[tokio::test]
+async fn a_second_agent_is_refused_the_socket_and_the_first_keeps_it() {
+    let controller = Controller::start();
+    let mut setup = Setup::new();
+    let first = setup.start(&controller.url());
+    send(&setup, vec![event("before")]).await.unwrap();
+    setup.state = setup.path("state of the second");
+    let mut second = setup.start(&controller.url());
+    until("its end", || (!second.is_running()).then_some(())).await;
+    let socket = setup.socket().display().to_string();
+    let line = format!("socket {socket} can't be served: another agent serves it and holds");
+    let logged = setup.logged();
+    assert!(logged.contains(&line), "{logged}");
+    send(&setup, vec![event("after")]).await.unwrap();
+    // A dead agent keeps nobody out, and its file is replaced.
+    first.kill();
+    assert!(setup.socket().exists());
+    let second = setup.start(&controller.url());
+    until("the socket's new owner", || {
+        std::os::unix::net::UnixStream::connect(setup.socket()).ok()
+    })
+    .await;
+    send(&setup, vec![event("of the second")]).await.unwrap();
+    assert!(second.stop().success());
+    assert!(!setup.socket().exists(), "removed by its owner");
 }
 
 #[tokio::test]

@@ -196,6 +196,74 @@ async fn a_damaged_spool_is_put_aside_with_a_gap_record() {
 }
 
 #[tokio::test]
+async fn acknowledged_events_that_went_with_a_file_leave_a_gap_record() {
+    const EMPTIED: bool = true;
+    // Events before the kill, which files are emptied or removed then, and whether something is
+    // lost with them: 20 large ones reach the database itself, the last one stays in the log.
+    let table: [(u32, bool, &[&str], bool); 9] = [
+        (1, EMPTIED, &["spool.db", "spool.db-wal"], true),
+        (21, EMPTIED, &["spool.db", "spool.db-wal"], true),
+        (21, EMPTIED, &["spool.db"], true),
+        (21, EMPTIED, &["spool.db-wal"], true),
+        (1, !EMPTIED, &["spool.db"], true),
+        (
+            21,
+            !EMPTIED,
+            &["spool.db", "spool.db-wal", "spool.db-shm"],
+            true,
+        ),
+        (21, !EMPTIED, &["spool.db-wal"], true),
+        (1, !EMPTIED, &["spool.db-wal", "spool.db-shm"], true),
+        (21, !EMPTIED, &["spool.db-shm"], false),
+    ];
+    for (events, emptied, names, lost) in table {
+        let name = format!("{events} events, emptied: {emptied}, {names:?}");
+        let mut controller = Controller::absent();
+        let setup = Setup::new();
+        let agent = setup.start(&controller.url());
+        let mut reader = None;
+        if events > 1 {
+            fill(&setup).await;
+            // Whoever reads keeps what is written from now on out of the database.
+            let disk = rusqlite::Connection::open(setup.state.join("spool.db")).unwrap();
+            disk.execute_batch("BEGIN; SELECT * FROM meta;").unwrap();
+            reader = Some(disk);
+        }
+        let last = crate::socket::send(&setup, vec![crate::socket::event("x")]);
+        last.await.unwrap();
+        drop(reader);
+        agent.kill();
+        for name in names {
+            let path = setup.state.join(name);
+            if emptied {
+                std::fs::write(path, []).unwrap();
+            } else {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+        let agent = setup.start(&controller.url());
+        controller.up();
+        until(&name, || {
+            controller.see(|r| (!r.events.is_empty()).then_some(()))
+        })
+        .await;
+        let told = controller.see(|r| r.of_check("EventsLost").len());
+        assert_eq!(told, usize::from(lost), "{name}");
+        controller.settled().await;
+        // What is whole is no damage, also after a kill.
+        agent.kill();
+        let again = setup.start(&controller.url());
+        until("the third start", || {
+            setup.logged().matches("agent starts").nth(2).map(|_| ())
+        })
+        .await;
+        assert!(again.stop().success());
+        let found = setup.logged().matches("the spool is damaged").count();
+        assert_eq!(found, usize::from(lost), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_spool_that_is_damaged_while_it_is_used_ends_the_agent() {
     let mut controller = Controller::absent();
     let setup = Setup::new();

@@ -6,7 +6,7 @@
 //! - An accepted event is within every bound below and passes again unchanged (test), so that the
 //!   controller never refuses for its content what an agent of the same version took.
 
-use health_event::{HealthEvent, NodeName, devices_of, keys, node};
+use health_event::{HealthEvent, NodeName, devices_of, keys, node, text};
 use jiff::{SignedDuration, Timestamp};
 use prost::Message;
 
@@ -117,7 +117,7 @@ impl Refusal {
 ///
 /// | input | answer |
 /// |---|---|
-/// | no checkName; nodeName not a DNS subdomain; CUSTOM without customRecommendedAction; more than 64 devices or codes; more than 1,000 events or 4 MiB; names, values, entities, metadata beyond the bounds of this module | refused |
+/// | no checkName; checkName, agent, componentClass with control or format characters; nodeName not a DNS subdomain; CUSTOM without customRecommendedAction; more than 64 devices or codes; more than 1,000 events or 4 MiB; names, values, entities, metadata beyond the bounds of this module | refused |
 /// | empty nodeName | `own_node` if given, else refused |
 /// | healthy and fatal | kept; it is healthy, as for the reference, and the fatal counts for nothing |
 /// | unknown action | kept raw |
@@ -216,7 +216,23 @@ fn check_names(event: &wire::HealthEvent) -> Result<(), Refusal> {
     ];
     names
         .iter()
-        .try_for_each(|(field, text)| check_length(field, text, MAX_NAME_BYTES, NAME_FORM))
+        .try_for_each(|(field, text)| check_length(field, text, MAX_NAME_BYTES, NAME_FORM))?;
+    names[..3]
+        .iter()
+        .try_for_each(|(field, text)| check_shown(field, text))
+}
+
+/// Refuses what would not be seen, or would change what is seen beside it, where a name becomes
+/// the type of a condition, a key, or a part of a line.
+fn check_shown(field: &'static str, name: &str) -> Result<(), Refusal> {
+    match name.chars().find(|c| text::steers(*c)) {
+        Some(found) => Err(Refusal::field(
+            field,
+            format!("has the character U+{:04X}", u32::from(found)),
+            "characters that can be seen, and spaces: no control or format characters",
+        )),
+        None => Ok(()),
+    }
 }
 
 fn check_lists(event: &wire::HealthEvent) -> Result<(), Refusal> {

@@ -112,6 +112,14 @@ fn every_bound_refuses_with_its_field() {
             Box::new(|e| e.component_class = "a".repeat(257)),
         ),
         ("id", Box::new(|e| e.id = "a".repeat(257))),
+        ("checkName", Box::new(|e| e.check_name.push('\u{1b}'))),
+        ("checkName", Box::new(|e| e.check_name.push('\n'))),
+        ("agent", Box::new(|e| e.agent.push('\u{0}'))),
+        ("agent", Box::new(|e| e.agent.push('\u{202e}'))),
+        (
+            "componentClass",
+            Box::new(|e| e.component_class.push('\u{200b}')),
+        ),
     ];
     for (field, change) in table {
         let refusal = with(change).expect_err(field);
@@ -127,6 +135,7 @@ fn every_bound_refuses_with_its_field() {
 fn every_bound_lets_its_last_value_pass() {
     let accepted = with(|e| {
         e.check_name = "c".repeat(256);
+        e.agent = "Prüfer 7".into();
         e.error_code = vec!["1".into(); 64];
         e.entities_impacted = entities("GPU", 64);
         e.metadata = entries(128);
@@ -166,7 +175,7 @@ fn bytes_that_are_no_batch_do_not_decode_and_strange_ones_have_an_answer() {
             "an enum number of 64 bits",
             vec![0x40, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],
         ),
-        ("a name with a zero byte", vec![0x12, 0x02, 0x61, 0x00]),
+        ("a code with a zero byte", vec![0x4a, 0x02, 0x61, 0x00]),
     ];
     for (what, tail) in strange {
         let bytes = [event.as_slice(), &tail].concat();
@@ -407,6 +416,8 @@ proptest! {
         let mut event = event;
         event.check_name = "Check".into();
         event.node_name = "gpu-1".into();
+        event.agent = health_event::text::harmless(&event.agent).into_owned();
+        event.component_class = health_event::text::harmless(&event.component_class).into_owned();
         event.custom_recommended_action = "reboot".into();
         event.error_code.truncate(MAX_CODES);
         event.entities_impacted.truncate(MAX_DEVICES);

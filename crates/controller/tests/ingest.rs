@@ -105,6 +105,10 @@ async fn bad_input_is_refused_whole_with_event_field_and_allowed_form() {
     let table = [
         (bad(|e| e.check_name.clear()), "event 1: checkName is empty"),
         (
+            bad(|e| e.check_name.push('\u{1b}')),
+            "event 1: checkName has the character U+001B",
+        ),
+        (
             bad(|e| e.node_name = "Not_A_Name".into()),
             "event 1: nodeName",
         ),

@@ -85,6 +85,15 @@ impl SmallDisk {
         while std::io::Write::write_all(&mut file, &block).is_ok() {}
     }
 
+    fn forbid(&self) {
+        let mounted = Command::new("mount")
+            .args(["-o", "remount,ro"])
+            .arg(&self.0)
+            .status()
+            .unwrap();
+        assert!(mounted.success(), "this test needs root");
+    }
+
     fn free(&self) {
         std::fs::remove_file(self.0.join("ballast")).unwrap();
     }
@@ -134,6 +143,25 @@ async fn a_full_disk_stops_neither_delivery_nor_the_agent_and_heals() {
     })
     .await;
     assert!(agent.stop().success());
+}
+
+#[tokio::test]
+async fn a_start_on_a_full_or_read_only_disk_ends_with_an_error_that_names_it() {
+    let controller = Controller::start();
+    for full in [true, false] {
+        let setup = Setup::new();
+        let disk = SmallDisk::mount(&setup.state);
+        if full {
+            disk.fill();
+        } else {
+            disk.forbid();
+        }
+        let mut agent = setup.start(&controller.url());
+        until("its end", || (!agent.is_running()).then_some(())).await;
+        let logged = setup.logged();
+        let state = setup.state.display().to_string();
+        assert!(logged.contains(&state), "full: {full}: {logged}");
+    }
 }
 
 /// Twenty events that take several pages each.

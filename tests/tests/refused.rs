@@ -133,7 +133,15 @@ async fn a_write_refused_five_times_on_an_unchanged_node_is_an_error_with_its_na
         assert!(line.contains(want), "{want:?} is not in {line}");
     }
     machine.until_state(&controller, "Applying").await.unwrap();
-    explained(&controller, NODE, &["The write that takes the node out"]);
+    explained(
+        &controller,
+        NODE,
+        &[
+            "The write that takes the node out is refused",
+            "this node stays",
+            "warden release obstinate",
+        ],
+    );
     let read = nodes::read(&client, NODE).await.unwrap();
     assert!(!nodes::is_cordoned(&read) && nodes::marks(&read).is_empty());
 

@@ -249,6 +249,14 @@ fn a_node_that_is_withheld_or_observed() {
     let want = "Not taken out yet: withheld nodes are taken out one after the other";
     assert!(ran.out.contains(want), "{}", ran.out);
 
+    // After a reset, while as many are out as may be.
+    let full = api::BreakerPool { out: 4, ..pool() };
+    let server = server_of(&node, Vec::new(), &kit::status(), full);
+    let ran = ask(&server, &["explain", "gpu-17"]);
+    let flat = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    let want = "the level bound of the breaker is still reached: 4 out, of 4 that may be.";
+    assert!(flat.contains(want), "{flat}");
+
     let dry = api::Status {
         dry_run: true,
         quarantine: "dry_run".into(),
@@ -428,4 +436,21 @@ fn what_another_quarantine_or_a_switched_off_one_leaves_undone_is_no_write_under
     assert!(!ran.out.contains("does not come through"), "{}", ran.out);
     let begun = "it is not begun again before Warden may write";
     assert!(ran.out.contains(begun), "{}", ran.out);
+}
+
+#[test]
+fn a_refused_write_is_told_at_once_with_the_server_s_words() {
+    let said = "taking out of node gpu-17: refuses the change: Invalid value: \"a b\"";
+    for (state, what) in [
+        ("Applying", "takes the node out"),
+        ("Releasing", "gives the node back"),
+    ] {
+        let node = blocked_by(&format!("write_refused {said}"), waiting(state));
+        let want = format!("The write that {what} is refused, and tried again and again: {said}.");
+        let ran = explained(&node, Vec::new(), &kit::status());
+        for want in [want.as_str(), "`warden release gpu-17`"] {
+            let flat = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(flat.contains(want), "{want}: {flat}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use telemetry::{ControllerMetrics, Readiness};
 use crate::config::Config;
 use crate::kubernetes::Kube;
 use crate::nodes::NodeCache;
+use crate::refusals::Refusals;
 use crate::reports::Reports;
 use crate::stop::Stop;
 use crate::workers::WakeAll;
@@ -25,6 +26,8 @@ pub struct Context {
     pub nodes: NodeCache,
     /// What the agents said about themselves.
     pub reports: Reports,
+    /// Writes of nodes that the API server refuses at the moment.
+    pub refusals: Refusals,
     /// Wakes every module's work of a node: a module adds its own workers before it starts.
     pub wakes: WakeAll,
     /// Numbers.

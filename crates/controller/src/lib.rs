@@ -30,6 +30,7 @@ pub mod ingest;
 pub mod lease;
 pub mod nodes;
 pub mod quarantine;
+pub mod refusals;
 pub mod reports;
 pub mod run;
 pub mod trust;

@@ -27,6 +27,7 @@ use crate::ingest::ClockSkews;
 use crate::kubernetes::{self, Kube};
 use crate::lease::{Heritage, Leadership, Lease, Settings};
 use crate::nodes::{NodeCache, Wanted, watch};
+use crate::refusals::Refusals;
 use crate::reports::{Reports, Silence, close_retired};
 use crate::stop::{self, Stop};
 use crate::workers::WakeAll;
@@ -268,6 +269,7 @@ async fn start_and_watch(
         kube,
         nodes: nodes.clone(),
         reports,
+        refusals: Refusals::default(),
         wakes,
         metrics,
         readiness,

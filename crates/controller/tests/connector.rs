@@ -197,3 +197,31 @@ async fn a_monitors_healthy_condition_stays_over_a_restart() {
         .until("c-stays", "without the retired one", gone)
         .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sender_with_hundreds_of_checks_does_not_crowd_out_what_is_known() {
+    let cluster = Cluster::with_nodes(&["c-crowded"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let controller = start(&cluster, &folder).await;
+    for n in 0..300 {
+        let check = format!("monitor-check-{n:03}");
+        controller.append(fatal("c-crowded", &check, "0")).await;
+    }
+    let xid = health_event::checks::XID;
+    controller.append(fatal("c-crowded", xid, "0")).await;
+    let more = k8s_api::names::MORE_FAULTS;
+    let whole = |node: &Node| {
+        [xid, more, "monitor-check-000"]
+            .into_iter()
+            .all(|kind| condition(node, kind).is_some_and(|(status, _)| status == "True"))
+    };
+    let node = cluster.until("c-crowded", "the known check", whole).await;
+    let listed = annotation(&node, "warden.dev/conditions").unwrap();
+    let listed: Vec<String> = serde_json::from_str(listed).unwrap();
+    assert_eq!(
+        listed.len(),
+        decide::connector::OWN_CONDITIONS + 2,
+        "{listed:?}"
+    );
+    assert!(condition(&node, "monitor-check-299").is_none());
+}

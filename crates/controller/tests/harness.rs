@@ -266,6 +266,7 @@ impl Controller {
             store,
             kube,
             reports,
+            refusals: controller::refusals::Refusals::default(),
             wakes: wakes.clone(),
             metrics: Arc::new(ControllerMetrics::new()),
             readiness: Readiness::default(),

@@ -463,6 +463,27 @@ async fn row_040_the_breaker_withholds_lets_recoveries_pass_and_is_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_says_that_the_level_bound_is_still_reached() {
+    let names = ["q-l0", "q-l1"];
+    let cluster = Cluster::with_nodes(&names).await;
+    let folder = tempfile::tempdir().unwrap();
+    let rules = RULES.replace("enabled = false\n", BREAKER);
+    let controller = Controller::start_with(&cluster, folder.path(), &rules).await;
+    quarantined(&cluster, &controller, names[0], "Test").await;
+    controller.append(fatal(names[1], "Test", "0")).await;
+    controller.until_state(names[1], "Withheld").await;
+    let reset = Request::BreakerReset {
+        pool: None,
+        drop_withheld: false,
+    };
+    let done = controller.requests.ask(reset, "tester".into()).await;
+    let done = done.unwrap().unwrap();
+    let want = "the level bound of pool gpu is still reached: 1 of 1 out; give back nodes";
+    assert!(done.contains(want), "{done}");
+    assert!(!is_cordoned(&cluster.get(names[1]).await));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rate_bound_survives_a_restart() {
     let names = ["q-r0", "q-r1", "q-r2", "q-r3", "q-r4"];
     let cluster = Cluster::with_nodes(&names).await;

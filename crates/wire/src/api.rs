@@ -174,7 +174,8 @@ pub struct NodeObject {
     /// `paused`, `opted_out`, `control_plane` and `protected` (unless
     /// `quarantine.allow_protected`), `external_owner KEY=VALUE`, `given_back` (the store was lost
     /// after a person had, and the agent has not told what is wrong), `other_quarantine WHAT` (see
-    /// [`Status::other_quarantine`]).
+    /// [`Status::other_quarantine`]), `write_refused WHY` (what the API server said last against the
+    /// write that is under way).
     #[serde(default)]
     pub blocked_by: Vec<String>,
     /// Annotations by which NVSentinel marks a node that it took out, on a node that Warden did not

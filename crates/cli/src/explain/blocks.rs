@@ -3,13 +3,24 @@
 use super::next::Line;
 use super::{Facts, faults};
 
+/// Begins what the API server said against the write that is under way.
+const REFUSED: &str = "write_refused ";
+
+/// What the API server said last against the write that is under way.
+pub(super) fn refused(facts: &Facts) -> Option<&str> {
+    let blocks = &facts.node.object.as_ref()?.blocked_by;
+    blocks.iter().find_map(|block| block.strip_prefix(REFUSED))
+}
+
 /// What the node object itself says to us, and the controller's mode.
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     let object = facts.node.object.iter();
     let blocks = object.flat_map(|object| &object.blocked_by);
     // Where all is well there is nothing that it keeps from being done.
     let matters = |block: &&String| !facts.is_well() || !block.starts_with("other_quarantine");
-    let blocks = blocks.filter(matters);
+    let blocks = blocks
+        .filter(|block| !block.starts_with(REFUSED))
+        .filter(matters);
     let mut lines: Vec<Line> = blocks.map(|block| Line::Blocks(text(block))).collect();
     if !facts.is_well() {
         lines.extend(mode(facts));

@@ -136,6 +136,14 @@ fn writes(facts: &Facts, incident: &Incident, what: &str, clock: &Clock) -> Line
              it is not begun again before Warden may write. If it comes late it is noticed."
         ));
     }
+    if let Some(said) = blocks::refused(facts) {
+        return Line::Person(format!(
+            "The write that {what} is refused, and tried again and again: {said}. Remove what refuses \
+             it (an admission policy, a missing permission, or a taint of the rule set that is not \
+             valid), or end the incident with `warden release {}`.",
+            facts.node.name
+        ));
+    }
     if !is_stuck(facts, incident, clock) {
         return Line::Comes(format!("The write that {what} is under way."));
     }
@@ -173,6 +181,13 @@ pub(super) fn agent_pods(node: &str) -> String {
     format!("kubectl -n warden get pods -o wide --field-selector spec.nodeName={node}")
 }
 
+/// The nodes of the pool that are out, and how many may be, while no more may.
+fn level_reached(facts: &Facts) -> Option<(usize, usize)> {
+    let pool = facts.pool.as_ref()?;
+    let bound = pool.level_bound.filter(|bound| pool.out >= *bound)?;
+    Some((pool.out, bound))
+}
+
 fn withheld(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
     let pool = facts.pool.as_ref().filter(|pool| pool.tripped);
     let why = match (incident.withheld_by.as_deref(), incident.not_before) {
@@ -186,6 +201,10 @@ fn withheld(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
              it is gone, withheld nodes are taken out one after the other, the oldest fault first"
                 .to_owned()
         }
+        (Some("pace"), _) if let Some((out, bound)) = level_reached(facts) => format!(
+            "the level bound of the breaker is still reached: {out} out, of {bound} that may be. Give \
+             back nodes (`warden release`), or raise quarantine.circuitBreaker's bound"
+        ),
         (Some("first_action" | "pace"), _) => {
             "withheld nodes are taken out one after the other, the oldest first".to_owned()
         }
@@ -243,7 +262,10 @@ fn quarantined(facts: &Facts, incident: &Incident) -> Vec<Line> {
         )));
     }
     if !incident.detail.is_empty() && incident.needs_operator.is_none() {
-        lines.push(Line::Blocks(format!("Not given back: {}.", incident.detail)));
+        lines.push(Line::Blocks(format!(
+            "Not given back: {}.",
+            incident.detail
+        )));
     }
     let mut open = faults::sorted(facts, &facts.node.faults);
     open.retain(|fault| matches!(role(facts, fault), Role::Acts(_)));

@@ -280,10 +280,26 @@ fn blocked_by(context: &Context, node: &NodeFacts) -> Result<Vec<String>, ReadEr
     if quarantine::waits_for_word(&context.store, &node.name)? {
         list.push("given_back".to_owned());
     }
+    list.extend(write_refused(context, node)?);
     if let Some(what) = quarantine::other(&context.store)? {
         list.push(format!("other_quarantine {what}"));
     }
     Ok(list)
+}
+
+/// What the API server said last against the write that is under way.
+fn write_refused(context: &Context, node: &NodeFacts) -> Result<Option<String>, ReadError> {
+    let open = context.store.open_incidents_of(&node.name)?;
+    let writes = |incident: &incident::Incident| {
+        matches!(
+            incident.quarantine,
+            QuarantineStatus::Applying | QuarantineStatus::Releasing(_)
+        )
+    };
+    let said = context.refusals.of(&node.name);
+    Ok(said
+        .filter(|_| open.iter().any(writes))
+        .map(|said| format!("write_refused {said}")))
 }
 
 fn ready(node: &NodeFacts) -> String {

@@ -148,7 +148,7 @@ impl Module {
                 names.join(", ")
             ));
         }
-        let mut waiting = 0;
+        let (mut waiting, mut reached) = (0, String::new());
         for name in names
             .iter()
             .filter(|name| pool.is_none_or(|pool| pool == *name))
@@ -179,6 +179,9 @@ impl Module {
                 put.await.map_err(|error| error.to_string())?;
             }
             waiting += nodes.len();
+            if !nodes.is_empty() && !drop_withheld {
+                reached += &self.level_reached(name);
+            }
             BreakerReset {
                 pool: name,
                 actor,
@@ -197,9 +200,29 @@ impl Module {
         };
         Ok(match waiting {
             0 => "reset; no node was withheld".to_owned(),
-            1 => format!("reset; 1 withheld node is {done}"),
-            nodes => format!("reset; {nodes} withheld nodes are {done}"),
+            1 => format!("reset; 1 withheld node is {done}{reached}"),
+            nodes => format!("reset; {nodes} withheld nodes are {done}{reached}"),
         })
+    }
+
+    /// What keeps the nodes of a pool waiting although it was reset; empty if nothing does.
+    fn level_reached(&self, pool: &str) -> String {
+        let config = &self.breaker.config;
+        let size = self.context.nodes.pool_size(pool);
+        let bound = config.level_bound(size);
+        let out = self
+            .breaker
+            .lock()
+            .pools
+            .get(pool)
+            .map_or(0, |p| p.out.len());
+        if !config.enabled || out < bound {
+            return String::new();
+        }
+        format!(
+            "; the level bound of pool {pool} is still reached: {out} of {bound} out; give back nodes \
+             (`warden release`) or raise the bound, or none of them is taken out"
+        )
     }
 
     fn is_withheld(&self, node: &NodeName) -> bool {

@@ -60,7 +60,12 @@ impl Module {
                 });
             }
         };
-        match self.apply.send(write, deadline).await {
+        let sent = self.apply.send(write, deadline).await;
+        match &sent {
+            Ok(_) | Err(CallError::NotFound { .. }) => self.context.refusals.over(&node.name),
+            Err(error) => self.context.refusals.said(&node.name, error),
+        }
+        match sent {
             Ok(version) => {
                 self.set_write(
                     &node.name,

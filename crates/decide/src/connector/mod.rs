@@ -250,7 +250,7 @@ fn more_faults(at: Timestamp) -> Condition {
         reason: format!("{MORE_FAULTS}{NOT_HEALTHY_SUFFIX}"),
         message: format!(
             "more fatal checks than the {OWN_CONDITIONS} of senders' own that have conditions here; \
-             `warden explain` shows all"
+             `warden explain --format json` lists all"
         ),
         heartbeat_at: at,
         transition_at: Some(at),

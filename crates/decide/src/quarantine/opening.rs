@@ -119,6 +119,9 @@ fn clean_up(
     }
 }
 
+/// What a person is told who asks for a hold while the module is off.
+pub(super) const OFF: &str = "quarantine is off; switch it on, or cordon the node with kubectl";
+
 /// What a person is told who asks for a write that is not begun.
 pub(super) const OTHER_QUARANTINE: &str = "another fault-quarantine runs in the cluster, and both would write the same marks; remove it, or \
      use kubectl";
@@ -144,7 +147,7 @@ fn person(
     match view.policy.mode {
         Mode::Enforce | Mode::DryRun => {}
         Mode::Off => {
-            return refused("quarantine is off; switch it on, or cordon the node with kubectl");
+            return refused(OFF);
         }
         Mode::Refused => return refused(OTHER_QUARANTINE),
     }

@@ -126,6 +126,9 @@ impl Look<'_> {
             RequestKind::Hold if self.view.policy.mode == Mode::Refused => {
                 return Self::refused(opening::OTHER_QUARANTINE);
             }
+            RequestKind::Hold if self.view.policy.mode == Mode::Off => {
+                return Self::refused(opening::OFF);
+            }
             RequestKind::Hold => {
                 next.held_by = Some(actor.clone());
                 if observed_only(self.view, self.node).is_some() {

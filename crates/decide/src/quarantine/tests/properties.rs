@@ -259,10 +259,29 @@ proptest! {
             if world.status() == "Quarantined" && !world.lose_writes {
                 prop_assert!(world.has(Annotation::Incident) || world.policy.mode != Mode::Enforce);
             }
+        }
+    }
+
+    #[test]
+    fn a_node_is_out_only_with_a_mark_on_it(
+        steps in proptest::collection::vec(
+            prop_oneof![
+                4 => (0..2_usize, 0..2_usize).prop_map(|(check, gpu)| Step::Fault(check, gpu)),
+                1 => any_step(),
+                2 => any::<bool>().prop_map(Step::LoseWrites),
+                2 => any::<(bool, bool)>().prop_map(|(a, b)| Step::Rules(a, b)),
+                2 => Just(Step::Wait(1)),
+            ],
+            0..30,
+        ),
+    ) {
+        let mut world = world();
+        for step in &steps {
+            take(&mut world, step);
             let at_rest = !matches!(step, Step::Fault(..) | Step::Once) && !world.lose_writes;
-            if at_rest && may_write && world.status() == "Quarantined" {
-                let b = taint("b", "", "NoExecute");
-                let marked = world.is_cordoned() || world.has_taint(&xid_taint()) || world.has_taint(&b);
+            if at_rest && world.policy.mode == Mode::Enforce && world.status() == "Quarantined" {
+                let b = world.has_taint(&taint("b", "", "NoExecute"));
+                let marked = world.is_cordoned() || world.has_taint(&xid_taint()) || b;
                 prop_assert!(marked, "out, without a mark: {:?}", world.transitions);
             }
         }
@@ -329,4 +348,15 @@ proptest! {
         world.settle();
         prop_assert_eq!(world.keys().len(), world.last.len());
     }
+}
+
+#[test]
+fn a_hold_while_off_writes_nothing_for_a_node_that_another_quarantine_kept_waiting() {
+    let mut world = world();
+    world.policy.mode = Mode::Refused;
+    world.say(event("A", "GPU 0", "1"));
+    world.policy.mode = Mode::Off;
+    world.ask(RequestKind::Hold);
+    assert_eq!(world.status(), "Withheld");
+    assert!(world.writes.is_empty());
 }

@@ -327,11 +327,7 @@ impl<'a> Section<'a> {
         allowed: &'static str,
         parse: impl Fn(&str) -> Option<T>,
     ) -> Vec<T> {
-        let default: Vec<Value> = default.iter().map(|text| Value::from(*text)).collect();
-        self.value((key, default.into(), help), allowed, |value| {
-            let items = value.as_array()?.iter();
-            items.map(|item| item.as_str().and_then(&parse)).collect()
-        })
+        self.texts((key, default, help), allowed, 0, parse)
     }
 
     /// Like [`Section::list`], where an empty list would switch a check off.
@@ -341,9 +337,20 @@ impl<'a> Section<'a> {
         allowed: &'static str,
         parse: impl Fn(&str) -> Option<T>,
     ) -> Vec<T> {
+        self.texts((key, default, help), allowed, 1, parse)
+    }
+
+    fn texts<T>(
+        &mut self,
+        (key, default, help): (&'static str, &[&str], &'static str),
+        allowed: &'static str,
+        fewest: usize,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Vec<T> {
         let default: Vec<Value> = default.iter().map(|text| Value::from(*text)).collect();
         self.value((key, default.into(), help), allowed, |value| {
-            let items = value.as_array().filter(|items| !items.is_empty())?.iter();
+            let items = value.as_array().filter(|items| items.len() >= fewest)?;
+            let items = items.iter();
             items.map(|item| item.as_str().and_then(&parse)).collect()
         })
     }

@@ -138,18 +138,6 @@ impl EventStore {
         self.list("known checks", sql, [], |row| row.get(0))
     }
 
-    /// Nodes with an open fault that may have effects, sorted.
-    pub fn nodes_with_open_faults(&self) -> Result<Vec<NodeName>, ReadError> {
-        let acts = ProcessingStrategy::ExecuteRemediation.number();
-        let sql = format!(
-            "SELECT DISTINCT f.node FROM faults f
-             WHERE {OPEN} AND f.space = ?1 AND f.node IS NOT NULL ORDER BY f.node"
-        );
-        self.list("nodes with open faults", &sql, params![acts], |row| {
-            node(row, 0)
-        })
-    }
-
     /// Open faults of a node that are only observed (weaker strategies), oldest first.
     pub fn observed(&self, node: &NodeName) -> Result<Vec<StoredFault>, ReadError> {
         let acts = ProcessingStrategy::ExecuteRemediation.number();

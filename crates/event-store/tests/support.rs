@@ -1,5 +1,6 @@
 //! Short ways to say what a test sends.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use event_store::{Appended, EventStore, Fingerprint, NewEvent, Options};
@@ -20,6 +21,19 @@ pub(crate) fn node() -> NodeName {
 
 pub(crate) fn open(dir: &Path) -> EventStore {
     EventStore::open(dir, Options::default()).unwrap()
+}
+
+/// Nodes with an open fault that may have effects, sorted.
+pub(crate) fn nodes_with_open_faults(store: &EventStore) -> Vec<NodeName> {
+    let open = store.open_faults_all().unwrap();
+    let nodes: BTreeSet<NodeName> = open
+        .into_iter()
+        .filter_map(|fault| match fault.id.scope.subject {
+            Subject::Node(node) => Some(node),
+            Subject::Pool(_) | Subject::Cluster => None,
+        })
+        .collect();
+    nodes.into_iter().collect()
 }
 
 /// An event of the node's agent: fatal XID of GPU 0, number `number` of its spool, one a second.

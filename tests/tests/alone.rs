@@ -261,16 +261,7 @@ async fn an_api_server_that_restarts_in_the_middle_delays_and_loses_nothing() {
     let fault = fatal("GpuMemWatch", "48", "0");
     machine.monitor.say(fault.clone()).await.unwrap();
     machine.until_state(&controller, "Applying").await.unwrap();
-    turn.testbed
-        .start_component(Component::ApiServer)
-        .await
-        .unwrap();
-    // They would notice in half a minute; they are not what is tested.
-    turn.testbed
-        .restart(Component::ControllerManager)
-        .await
-        .unwrap();
-    turn.testbed.restart(Component::Kwok).await.unwrap();
+    turn.start_api_server().await;
     turn.node("restarted", "out", nodes::is_cordoned).await;
     machine
         .until_state(&controller, "Quarantined")

@@ -3,7 +3,6 @@
 
 use std::time::Instant;
 
-use e2e::ControllerOptions;
 use e2e::crash::{Crash, Lane, Moment, Plan, Story, Victim, When};
 use e2e::machine::SOON;
 use e2e::monitor::fatal;
@@ -14,8 +13,8 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use testbed::{Options, Testbed};
 
-use crate::kit::{AT_ONCE, Turn};
-use crate::trust::{CA, Fleet, api_token, bundle, forget_authority};
+use crate::kit::Turn;
+use crate::trust::{self, CA, Fleet, bundle, forget_authority};
 
 /// Random runs here; `make soak` does more.
 const RANDOM_RUNS: u64 = 10;
@@ -145,13 +144,7 @@ async fn a_controller_that_dies_with_its_authority_half_made_is_trusted_after_it
     let turn = Turn::take().await;
     turn.testbed.ensure_namespace("warden").await.unwrap();
     forget_authority(&turn).await;
-    let options = ControllerOptions {
-        extra: AT_ONCE.to_owned(),
-        insecure: false,
-        ..ControllerOptions::default()
-    };
-    let mut controller = turn.controller(&options).await;
-    controller.set_api_token(api_token(&turn).await);
+    let mut controller = trust::controller(&turn).await;
     let fleet = Fleet::new(&turn).await;
     for (number, point) in points(Needs::Authority).into_iter().enumerate() {
         controller.stop().unwrap();

@@ -307,15 +307,7 @@ async fn a_thousand_names_that_never_were_leave_nothing_and_no_answer_ends_nothi
     .await
     .unwrap();
     until_open(&controller, 1_000).await;
-    turn.testbed
-        .start_component(Component::ApiServer)
-        .await
-        .unwrap();
-    turn.testbed
-        .restart(Component::ControllerManager)
-        .await
-        .unwrap();
-    turn.testbed.restart(Component::Kwok).await.unwrap();
+    turn.start_api_server().await;
     until_open(&controller, 0).await;
     until_rows(&controller, [0; 3]).await;
 }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use testbed::{Options, Testbed, wait_for};
+use testbed::{Component, Options, Testbed, wait_for};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 /// At once and without a bound; one rule set of our own, for taints; one protected node.
@@ -170,6 +170,15 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
+    /// Starts the API server that a test stopped, and anew what follows it: that would notice in
+    /// half a minute, and is not what is tested.
+    pub(crate) async fn start_api_server(&self) {
+        let testbed = self.testbed;
+        testbed.start_component(Component::ApiServer).await.unwrap();
+        testbed.restart(Component::ControllerManager).await.unwrap();
+        testbed.restart(Component::Kwok).await.unwrap();
+    }
+
     /// Waits for its turn, and begins with a cluster without nodes.
     pub(crate) async fn take() -> Self {
         static TESTBED: OnceCell<Testbed> = OnceCell::const_new();

@@ -39,6 +39,18 @@ pub(crate) async fn bundle(turn: &Turn) -> String {
     data["ca.crt"].clone()
 }
 
+/// A controller that asks everybody for a token, and what its API is read with.
+pub(crate) async fn controller(turn: &Turn) -> Controller {
+    let options = ControllerOptions {
+        extra: AT_ONCE.to_owned(),
+        insecure: false,
+        ..ControllerOptions::default()
+    };
+    let mut controller = turn.controller(&options).await;
+    controller.set_api_token(api_token(turn).await);
+    controller
+}
+
 /// A token of somebody who may read the API.
 pub(crate) async fn api_token(turn: &Turn) -> String {
     token_of(turn, "viewer", &["get"]).await
@@ -139,13 +151,7 @@ async fn a_node_cannot_speak_for_another_and_loses_nothing_by_trying() {
     turn.testbed.ensure_namespace("warden").await.unwrap();
     forget_authority(&turn).await;
     turn.nodes(&["node-a", "node-b"]).await;
-    let options = ControllerOptions {
-        extra: AT_ONCE.to_owned(),
-        insecure: false,
-        ..ControllerOptions::default()
-    };
-    let mut controller = turn.controller(&options).await;
-    controller.set_api_token(api_token(&turn).await);
+    let mut controller = controller(&turn).await;
     let fleet = Fleet::new(&turn).await;
     let (token_a, token_b) = (fleet.token("node-a").await, fleet.token("node-b").await);
 
@@ -232,13 +238,7 @@ async fn the_agents_token_opens_nothing_at_the_api_server_and_its_account_may_no
     let turn = Turn::take().await;
     turn.testbed.ensure_namespace("warden").await.unwrap();
     forget_authority(&turn).await;
-    let options = ControllerOptions {
-        extra: AT_ONCE.to_owned(),
-        insecure: false,
-        ..ControllerOptions::default()
-    };
-    let mut controller = turn.controller(&options).await;
-    controller.set_api_token(api_token(&turn).await);
+    let mut controller = controller(&turn).await;
     let fleet = Fleet::new(&turn).await;
     let machine = fleet.machine(&controller, "speaks").await;
     // The controller believes the token, so it is a good one.

@@ -15,9 +15,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for the head of any answer, a watch's too. Calls have shorter deadlines of their
 /// own; this one ends requests that nobody waits for any more.
 const HEAD_TIMEOUT: Duration = Duration::from_mins(1);
-/// Idle connections, of some 30 KiB each, are kept this long. The API server closes them later than that (Go's default
-/// keeps them for ever), so that no request meets a connection that is being closed.
+/// Idle connections, of some 30 KiB each, are kept this long. The API server closes its idle ones
+/// after 90 s, so that no request meets a connection that is being closed.
 const POOL_IDLE: Duration = Duration::from_secs(30);
+/// Between requests that keep a connection open: well within the time that an idle one is kept.
+pub const WARM: Duration = Duration::from_secs(10);
+const _: () = assert!(2 * WARM.as_secs() < POOL_IDLE.as_secs());
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]

@@ -16,6 +16,6 @@ mod write;
 
 pub use call::{Call, CallError, Kube, Metadata, Refusal};
 pub(crate) use call::{chain, jittered};
-pub use client::{ClientError, client, config};
+pub use client::{ClientError, WARM, client, config};
 pub use reference::{Program, Reference};
 pub use write::Write;

@@ -3,7 +3,8 @@
 //! # Guarantees
 //! The API server refuses the patch as a whole unless the node is still the same object, carries
 //! the incident annotation that was read, and has the cordon and the taints that were read wherever
-//! the patch changes them. Everything else on the node may have changed: heart-beats don't disturb.
+//! the patch changes them or takes our annotations off them. Everything else on the node may have
+//! changed: heart-beats don't disturb.
 
 use std::collections::BTreeMap;
 

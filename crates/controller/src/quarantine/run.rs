@@ -13,16 +13,13 @@ use super::breaker::Breaker;
 use super::work::Module;
 use super::{asked, other, said, settings, startup};
 use crate::context::Context;
-use crate::kubernetes::{Program, Reference};
+use crate::kubernetes::{Program, Reference, WARM};
 use crate::lease::Leadership;
 use crate::requests::Asked;
 use crate::workers::{WorkerEnded, Workers};
 
 /// Nodes are asked for their turn at least this often while some wait.
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_secs(30);
-
-/// Between looks that keep a connection open: a third of what an idle one lives.
-const WARM: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Between counts of the waiting nodes.
 const BACKLOG: std::time::Duration = std::time::Duration::from_secs(30);

@@ -15,8 +15,12 @@
 use health_event::{CloseCause, FaultId, checks};
 use jiff::{SignedDuration, Timestamp};
 
-/// The check of the controller's own that needs a node to be about.
-const AGENT_SILENT: &str = "AgentSilent";
+/// The checks of the controller's own that need a node to be about.
+const ABOUT_AGENTS: [&str; 3] = [
+    checks::AGENT_SILENT,
+    checks::AGENT_CONFLICT,
+    checks::AGENT_MACHINE,
+];
 
 /// What was said of another machine later than the node object was made waits for this long: a
 /// machine that was exchanged under its node object speaks before the kubelet writes the new id
@@ -101,7 +105,7 @@ pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
                 } else {
                     later(last, view.memory)
                 };
-                if is_silence(&fault.id) || due <= now {
+                if is_about_agent(&fault.id) || due <= now {
                     decision.close.push((index, CloseCause::NodeDeleted));
                 } else {
                     at(due);
@@ -142,8 +146,9 @@ pub fn is_of_another(said_of: &str, machine: &str) -> bool {
     !said_of.is_empty() && !machine.is_empty() && said_of != machine
 }
 
-fn is_silence(id: &FaultId) -> bool {
-    id.scope.agent == checks::WARDEN_AGENT && id.scope.check_name == AGENT_SILENT
+fn is_about_agent(id: &FaultId) -> bool {
+    let scope = &id.scope;
+    scope.agent == checks::WARDEN_AGENT && ABOUT_AGENTS.contains(&&*scope.check_name)
 }
 
 fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
@@ -233,11 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn silence_ends_with_the_node_and_the_name_is_forgotten_last() {
+    fn what_is_said_of_the_agent_ends_with_the_node_and_the_name_is_forgotten_last() {
         let place = Place::Gone { since: at(10) };
-        let faults = [fault(AGENT_SILENT, "", at(9))];
+        let faults = ABOUT_AGENTS.map(|check| fault(check, "", at(9)));
         let first = asked(&place, &faults, -1, at(10));
-        assert_eq!(first.close, [(0, CloseCause::NodeDeleted)]);
+        assert_eq!(
+            first.close,
+            [0, 1, 2].map(|index| (index, CloseCause::NodeDeleted))
+        );
         let end = at(10) + MEMORY;
         assert_eq!((first.forget, first.wake_at), (false, Some(end)));
         let last = asked(&place, &[], -1, end);

@@ -288,7 +288,8 @@ pub struct Preconditions {
     /// `spec.unschedulable` as read, where the write changes it, or takes the annotations off a
     /// cordon that was ours; the inner `None`: absent.
     pub unschedulable: Option<Option<bool>>,
-    /// The whole `spec.taints` as read, where the write changes it; the inner `None`: absent.
+    /// The whole `spec.taints` as read, where the write changes it, or takes the annotations off
+    /// taints that were ours; the inner `None`: absent.
     pub taints: Option<Option<Vec<TaintRead>>>,
     /// `metadata.annotations` was absent as a whole.
     pub annotations_absent: bool,

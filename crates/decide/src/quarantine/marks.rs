@@ -62,15 +62,12 @@ pub(super) fn plan(view: &View<'_>, node: &NodeFacts, on: &OnNode, incident: &In
         !taints_of_others(node, on).any(clash)
     };
     marks.taints.retain(fits);
-    marks.cordon_pre_existing = marks.cordon
-        && if on.cordon {
-            on.cordon_pre_existing
-        } else {
-            is_cordoned(node)
-        };
-    let before = |taint: &&Taint| match on.applied(taint) {
-        Some(applied) => applied.pre_existing,
-        None => has_taint(node, taint),
+    // What was there before us and is gone by now is ours if we put it on again, whatever an
+    // annotation says.
+    marks.cordon_pre_existing =
+        marks.cordon && is_cordoned(node) && (!on.cordon || on.cordon_pre_existing);
+    let before = |taint: &&Taint| {
+        has_taint(node, taint) && on.applied(taint).is_none_or(|applied| applied.pre_existing)
     };
     marks.taints_pre_existing = marks.taints.iter().filter(before).cloned().collect();
     marks
@@ -350,10 +347,13 @@ pub(super) fn take_off(
         }
     }
     let mut write = draft.finish(node, kind);
+    // A late write of ours may put back a cordon or a taint that a person took off: this one must then
+    // fail, or it would take the annotations from it.
     if on.cordon {
-        // A late write of ours may put back a cordon that a person took off: this one must then fail,
-        // or it would take the annotations from it.
         write.test.unschedulable = Some(node.unschedulable);
+    }
+    if on.taints.iter().any(|applied| !applied.pre_existing) {
+        write.test.taints = Some(node.taints.clone());
     }
     write
 }

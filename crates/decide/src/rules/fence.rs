@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::{Env, Program};
 
-use super::{Root, cost};
+use super::{Root, cost, types};
 
 /// Longest source, in bytes.
 pub(super) const SOURCE_LIMIT: usize = 4 * 1024;
@@ -73,6 +73,8 @@ const OPERATORS: [&str; 18] = [
 pub(super) struct Checked {
     pub(super) program: Program,
     pub(super) paths: BTreeSet<Vec<String>>,
+    /// What is odd about it, though it may match.
+    pub(super) warnings: Vec<String>,
 }
 
 /// Parses and checks one expression.
@@ -113,7 +115,16 @@ fn parse_and_walk(env: &Env, root: Root, source: &str) -> Result<Checked, Vec<St
     if !faults.is_empty() {
         return Err(faults);
     }
-    Ok(Checked { program, paths })
+    let found = types::check(root, program.expression());
+    if !found.may_match && !found.mistakes.is_empty() {
+        let never = |mistake| format!("can never match: {mistake}");
+        return Err(found.mistakes.into_iter().map(never).collect());
+    }
+    Ok(Checked {
+        program,
+        paths,
+        warnings: found.mistakes,
+    })
 }
 
 fn one_line(text: &str) -> String {

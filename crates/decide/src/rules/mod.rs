@@ -5,6 +5,9 @@
 //!   are small, call nothing but known functions, see only what their kind may see, can't cost
 //!   more than a bound on any event (`cost`), and give a boolean on an event with every field set
 //!   (`tests`, the tables of refusals; the examples of `docs/cel.md`).
+//! - An expression that can never match, since it names a field that isn't there or compares what is
+//!   never equal, is refused; where only a part of it is so, [`RuleSets::warnings`] tells
+//!   (`types`).
 //! - An expression that fails at evaluation is no match, and is reported with its rule's name.
 //! - Answers depend on nothing but event and node; rule sets are looked at in the order of the
 //!   configuration, and the higher priority, then the earlier one, decides a taint's effect.
@@ -22,6 +25,7 @@ mod cost;
 mod fence;
 mod shipped;
 mod trial;
+mod types;
 mod values;
 
 #[cfg(test)]
@@ -70,7 +74,7 @@ pub struct RuleConfig {
     pub expression: String,
 }
 
-/// Why a rule set can't be used.
+/// Why a rule set can't be used, or what is odd about one that can.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rule set {rule_set:?}, {list}[{index}]: {reason}: {expression}")]
 pub struct RuleError {
@@ -138,6 +142,7 @@ pub struct RuleSets {
     sets: Vec<RuleSet>,
     env: Arc<Env>,
     node_paths: BTreeSet<Vec<String>>,
+    warnings: Vec<RuleError>,
 }
 
 impl std::fmt::Debug for RuleSets {
@@ -193,23 +198,27 @@ impl RuleSets {
     /// All that is wrong with all of them, disabled ones included.
     pub fn compile(configs: &[RuleSetConfig]) -> Result<Self, Vec<RuleError>> {
         let env = Arc::new(environment());
-        let mut errors = duplicates(configs);
+        let (mut errors, mut warnings) = (duplicates(configs), Vec::new());
         let mut sets = Vec::with_capacity(configs.len());
         let mut node_paths = BTreeSet::new();
         for config in configs {
             let mut compile = |list, rules: &[RuleConfig]| {
                 let mut compiled = Vec::with_capacity(rules.len());
                 for (index, rule) in rules.iter().enumerate() {
+                    let told = |reason| error(&config.name, list, index, &rule.expression, reason);
                     match compile_rule(&env, rule) {
-                        Ok((rule, paths)) => {
+                        Ok(Compiled {
+                            rule,
+                            node_paths: paths,
+                            warnings: odd,
+                        }) => {
                             compiled.push(rule);
+                            warnings.extend(odd.into_iter().map(told));
                             if config.enabled {
                                 node_paths.extend(paths);
                             }
                         }
-                        Err(reasons) => errors.extend(reasons.into_iter().map(|reason| {
-                            error(&config.name, list, index, &rule.expression, reason)
-                        })),
+                        Err(reasons) => errors.extend(reasons.into_iter().map(told)),
                     }
                 }
                 compiled
@@ -226,6 +235,7 @@ impl RuleSets {
                 sets,
                 env,
                 node_paths,
+                warnings,
             })
         } else {
             Err(errors)
@@ -235,6 +245,11 @@ impl RuleSets {
     /// The rule sets, in the order of the configuration.
     pub fn sets(&self) -> &[RuleSet] {
         &self.sets
+    }
+
+    /// Parts of expressions that are never or always true, of rules that may match all the same.
+    pub fn warnings(&self) -> &[RuleError] {
+        &self.warnings
     }
 
     /// A rule set by name.
@@ -399,7 +414,11 @@ fn error(
     }
 }
 
-type Compiled = (Rule, BTreeSet<Vec<String>>);
+struct Compiled {
+    rule: Rule,
+    node_paths: BTreeSet<Vec<String>>,
+    warnings: Vec<String>,
+}
 
 fn compile_rule(env: &Arc<Env>, rule: &RuleConfig) -> Result<Compiled, Vec<String>> {
     let root = Root::from_kind(&rule.kind).ok_or_else(|| {
@@ -414,9 +433,12 @@ fn compile_rule(env: &Arc<Env>, rule: &RuleConfig) -> Result<Compiled, Vec<Strin
         Root::Event => BTreeSet::new(),
         Root::Node => checked.paths,
     };
-    let rule = Rule {
-        root,
-        program: checked.program,
-    };
-    Ok((rule, node_paths))
+    Ok(Compiled {
+        rule: Rule {
+            root,
+            program: checked.program,
+        },
+        node_paths,
+        warnings: checked.warnings,
+    })
 }

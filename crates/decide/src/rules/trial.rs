@@ -8,7 +8,7 @@ use health_event::{BehaviourOverrides, Entity, HealthEvent, RecommendedAction};
 use jiff::Timestamp;
 
 use super::values::EventValue;
-use super::{NodeValue, Root, node_context_of};
+use super::{NodeValue, Root, node_context_of, types};
 
 /// A boolean where every field is set; where every optional field is null, a boolean or an error.
 pub(super) fn run(
@@ -59,6 +59,9 @@ pub(super) fn run(
 /// index that can ever be right is right here.
 const FULL_LIST: usize = 64;
 
+/// A value of a label or of metadata: one that reads as number and as boolean too.
+const CONVERTIBLE: &str = "1";
+
 /// An event with every field set, and in its metadata every key that the expression reads.
 fn full_event(paths: &BTreeSet<Vec<String>>) -> HealthEvent {
     let read = paths.iter().filter_map(|path| match path.as_slice() {
@@ -67,7 +70,7 @@ fn full_event(paths: &BTreeSet<Vec<String>>) -> HealthEvent {
     });
     let metadata = read
         .chain(["key"])
-        .map(|key| (key.to_owned(), "value".to_owned()));
+        .map(|key| (key.to_owned(), CONVERTIBLE.to_owned()));
     let overrides = Some(BehaviourOverrides {
         force: true,
         skip: true,
@@ -94,59 +97,11 @@ fn full_event(paths: &BTreeSet<Vec<String>>) -> HealthEvent {
     }
 }
 
-/// A node with what nodes have, and with every path that the expression reads.
+/// A node with every known field, and with every path that the expression reads.
 fn full_node(paths: &BTreeSet<Vec<String>>) -> NodeValue {
-    let text = |t: &str| NodeValue::Text(t.to_owned());
-    let map = |entries: Vec<(&str, NodeValue)>| {
-        NodeValue::Map(
-            entries
-                .into_iter()
-                .map(|(k, v)| (k.to_owned(), v))
-                .collect(),
-        )
-    };
-    let taint = map(vec![
-        ("key", text("key")),
-        ("value", text("value")),
-        ("effect", text("NoSchedule")),
-    ]);
-    let condition = map(vec![
-        ("type", text("Ready")),
-        ("status", text("True")),
-        ("reason", text("KubeletReady")),
-        ("message", text("message")),
-    ]);
-    let address = map(vec![("type", text("Hostname")), ("address", text("node"))]);
-    let mut node = map(vec![
-        (
-            "metadata",
-            map(vec![("name", text("node")), ("uid", text("uid"))]),
-        ),
-        (
-            "spec",
-            map(vec![
-                ("unschedulable", NodeValue::Bool(true)),
-                ("taints", NodeValue::List(vec![taint])),
-            ]),
-        ),
-        (
-            "status",
-            map(vec![
-                ("conditions", NodeValue::List(vec![condition])),
-                ("addresses", NodeValue::List(vec![address])),
-            ]),
-        ),
-    ]);
+    let mut node = types::full_node(CONVERTIBLE);
     for path in paths {
-        // A whole map is empty, a single value a text; what stands there already stays.
-        let leaf = match path.last().map(String::as_str) {
-            None
-            | Some(
-                "labels" | "annotations" | "capacity" | "allocatable" | "nodeInfo" | "metadata"
-                | "spec" | "status",
-            ) => NodeValue::Map(BTreeMap::new()),
-            Some(_) => text("value"),
-        };
+        let leaf = NodeValue::Text(CONVERTIBLE.to_owned());
         add_path(&mut node, path, &leaf);
     }
     node

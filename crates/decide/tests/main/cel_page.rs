@@ -134,6 +134,34 @@ fn what_does_not_work_is_refused_with_the_reason_that_the_page_gives() {
 }
 
 #[test]
+fn what_is_odd_is_warned_about_and_what_the_page_recommends_is_not() {
+    let warnings = |kind: &str, expression: &str| {
+        let sets = compile(kind, expression).expect(expression);
+        let warnings = sets.warnings().iter().map(|w| w.reason.clone());
+        warnings.collect::<Vec<_>>()
+    };
+    for (tag, kind) in [("event warned", "HealthEvent"), ("node warned", "Node")] {
+        for line in examples(tag) {
+            let (expression, reason) = line.rsplit_once('#').expect("a reason after #");
+            let said = warnings(kind, expression.trim());
+            let told = said.len() == 1 && said[0].contains(reason.trim());
+            assert!(told, "{expression}: {said:?}");
+        }
+    }
+    let right = [
+        ("event match", "HealthEvent"),
+        ("bare fails", "HealthEvent"),
+        ("node match", "Node"),
+        ("node fails", "Node"),
+    ];
+    for (tag, kind) in right {
+        for expression in examples(tag) {
+            assert_eq!(warnings(kind, expression), [""; 0], "{expression}");
+        }
+    }
+}
+
+#[test]
 fn the_page_names_every_function_that_is_allowed() {
     let said = compile("HealthEvent", "launch(event)").unwrap_err();
     let (_, list) = said.split_once("the operators and ").unwrap();

@@ -5,7 +5,8 @@ use health_event::incident::{CloseReason, Incident};
 use super::Look;
 use crate::quarantine::decision::{Decision, Reason};
 use crate::quarantine::joining::blocked;
-use crate::quarantine::later;
+use crate::quarantine::opening::applying_marks;
+use crate::quarantine::{later, observed_only, on_node};
 
 /// Text of [`Incident::needs_operator`] where the agent does not settle.
 const NOT_SETTLED: &str = "agent not settled";
@@ -19,6 +20,10 @@ impl Look<'_> {
         let Some(by) = blocker else {
             return self.release(&next, CloseReason::Recovered, Reason::Recovered);
         };
+        if let Some(mut decision) = self.restored(&next) {
+            decision.notes.push(blocked("release", by));
+            return decision;
+        }
         let mut decision = Decision::default();
         let closed = next.faults.iter().filter_map(|f| f.closed_at).max();
         let since = closed.or_else(|| next.faults_unknown.then_some(next.opened_at));
@@ -45,6 +50,30 @@ impl Look<'_> {
         }
         decision.notes.push(blocked("release", by));
         decision
+    }
+
+    /// Our annotations, where somebody took any of them off: what still waits says why the node is
+    /// out.
+    fn restored(&self, next: &Incident) -> Option<Decision> {
+        let (uncordoned, _) = on_node::tampering(self.node, &self.on, self.incident);
+        let there = self.marks_there();
+        // What a cooperating controller undid is not done again for faults that are over.
+        if uncordoned || on_node::carries_all(self.node, self.incident, &there) {
+            return None;
+        }
+        if self.cannot_write().is_some() || observed_only(self.view, self.node).is_some() {
+            return None;
+        }
+        Some(applying_marks(
+            self.view,
+            self.node,
+            &self.on,
+            next.clone(),
+            there,
+            Some(self.incident.quarantine.clone()),
+            Reason::MarksRestored,
+            self.now,
+        ))
     }
 
     /// What keeps a node out of which no fault is open, beside the mode.

@@ -18,7 +18,7 @@ fn the_fence_refuses_by_name() {
     let long = format!("event.isFatal || event.message == '{}'", "x".repeat(5000));
     let wide = format!("event.isFatal{}", "||1==1".repeat(600));
     let nested = "['a'].all(a, ['b'].all(b, ['c'].all(c, true)))";
-    let table: [(&str, &str, &str); 18] = [
+    let table: [(&str, &str, &str); 19] = [
         ("HealthEvent", "", "empty"),
         ("HealthEvent", "event.", "not valid CEL"),
         ("HealthEvent", &deep, "deeper"),
@@ -43,14 +43,19 @@ fn the_fence_refuses_by_name() {
         (
             "HealthEvent",
             "event.errorCode.contains('48')",
-            "full event",
+            "\"48\" in event.errorCode",
         ),
-        ("HealthEvent", "event.nothing == 'a'", "full event"),
+        ("HealthEvent", "event.nothing == 'a'", "no field nothing"),
         ("HealthEvent", "Message{a: 1} == event", "builds"),
         (
             "Node",
             "node.status.capacity['nvidia.com/gpu'] > 8",
-            "full node",
+            "quantities are texts",
+        ),
+        (
+            "HealthEvent",
+            "event.metadata[event.agent] == 'a'",
+            "full event",
         ),
         (
             "HealthEvent",

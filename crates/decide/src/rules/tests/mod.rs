@@ -16,6 +16,7 @@ mod cost;
 mod evaluation;
 mod fence;
 mod shipped;
+mod types;
 mod wanted_marks;
 
 const OPT_OUT: &str = k8s_api::names::MANAGED_BY.text;

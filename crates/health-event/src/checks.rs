@@ -32,10 +32,16 @@ pub const SYSLOG_AGENT: &str = "syslog-health-monitor";
 pub const WARDEN_AGENT: &str = "warden-agent";
 /// XIDs of the kernel log.
 pub const XID: &str = "SysLogsXIDError";
+/// The controller's: no agent reports from a node that should have one.
+pub const AGENT_SILENT: &str = "AgentSilent";
+/// The controller's: several agents report as one node.
+pub const AGENT_CONFLICT: &str = "AgentConflict";
+/// The controller's: a node's agent runs on another machine than the node object names.
+pub const AGENT_MACHINE: &str = "AgentMachineMismatch";
 
 /// Every check with a known way to an end. Source of the reference's names:
 /// log-and-nic-detection 1; ours: the design's wire-agent 2.
-pub const CHECKS: [Check; 9] = [
+pub const CHECKS: [Check; 11] = [
     check(SYSLOG_AGENT, "GPU", XID, ClearedBy::Reboot, true),
     check(
         SYSLOG_AGENT,
@@ -89,15 +95,42 @@ pub const CHECKS: [Check; 9] = [
     check(
         WARDEN_AGENT,
         "Agent",
-        "AgentSilent",
+        AGENT_SILENT,
+        ClearedBy::Reading,
+        false,
+    ),
+    check(
+        WARDEN_AGENT,
+        "Agent",
+        AGENT_CONFLICT,
+        ClearedBy::Reading,
+        false,
+    ),
+    check(
+        WARDEN_AGENT,
+        "Agent",
+        AGENT_MACHINE,
         ClearedBy::Reading,
         false,
     ),
 ];
 
-/// Older names of agents and checks: an event under the old name is the same fault. (old agent,
-/// old check, new agent, new check).
-pub const ALIASES: [(&str, &str, &str, &str); 0] = [];
+/// An older name of a check: what was or is said under it is about the present one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alias {
+    /// Agent, as it was called.
+    pub old_agent: &'static str,
+    /// Check, as it was called.
+    pub old_check: &'static str,
+    /// Agent, as it is called now.
+    pub agent: &'static str,
+    /// Check, as it is called now: never an older name itself.
+    pub check: &'static str,
+}
+
+/// Older names of agents and checks. Events are read under the present names, and what a store
+/// holds under an older one is renamed when it opens.
+pub const ALIASES: [Alias; 0] = [];
 
 const fn check(
     agent: &'static str,
@@ -126,15 +159,11 @@ pub fn cleared_by(agent: &str, name: &str) -> ClearedBy {
 }
 
 /// The present agent and check name for a name that may be an older one.
-pub fn present_name<'a>(
-    agent: &'a str,
-    name: &'a str,
-    aliases: &[(&'a str, &'a str, &'a str, &'a str)],
-) -> (&'a str, &'a str) {
+pub fn present_name<'a>(agent: &'a str, name: &'a str, aliases: &[Alias]) -> (&'a str, &'a str) {
     aliases
         .iter()
-        .find(|(old_agent, old_name, _, _)| *old_agent == agent && *old_name == name)
-        .map_or((agent, name), |(_, _, agent, name)| (agent, name))
+        .find(|alias| alias.old_agent == agent && alias.old_check == name)
+        .map_or((agent, name), |alias| (alias.agent, alias.check))
 }
 
 #[cfg(test)]
@@ -149,7 +178,12 @@ mod tests {
 
     #[test]
     fn an_older_name_reads_as_the_present_one() {
-        let aliases = [("old-agent", "Old", "new-agent", "New")];
+        let aliases = [Alias {
+            old_agent: "old-agent",
+            old_check: "Old",
+            agent: "new-agent",
+            check: "New",
+        }];
         assert_eq!(
             present_name("old-agent", "Old", &aliases),
             ("new-agent", "New")
@@ -158,5 +192,13 @@ mod tests {
             present_name("old-agent", "Other", &aliases),
             ("old-agent", "Other")
         );
+    }
+
+    #[test]
+    fn an_alias_names_what_is_no_older_name_itself() {
+        for alias in ALIASES {
+            let name = (alias.agent, alias.check);
+            assert_eq!(present_name(name.0, name.1, &ALIASES), name, "{alias:?}");
+        }
     }
 }

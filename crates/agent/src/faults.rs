@@ -339,7 +339,7 @@ impl Faults {
         let held: Vec<FaultKey> = state
             .faults
             .iter()
-            .filter(|f| f.open && f.held_until.is_some())
+            .filter(|f| f.open && f.closes_at().is_some())
             .map(FaultState::key)
             .collect();
         for key in held {

@@ -61,7 +61,7 @@ impl Ledger {
         if let Subject::Node(node) = &new.subject {
             self.touch(node);
         }
-        let key = Scope::about(&new.event, new.subject.clone());
+        let key = Scope::about(&new.event, new.subject.clone(), self.options.aliases);
         let mut scope = match self.scopes.take(&key) {
             Some(scope) => scope,
             None => CachedScope::load(connection, &key)?,
@@ -113,7 +113,7 @@ impl Ledger {
         if !new.out_of_turn || new.event.is_healthy {
             return Ok(false);
         }
-        let key = Scope::about(&new.event, new.subject.clone());
+        let key = Scope::about(&new.event, new.subject.clone(), self.options.aliases);
         let statement = statement_of(new);
         self.with_scope(connection, &key, |_, scope| {
             let mut opens = false;

@@ -324,7 +324,7 @@ impl Ledger {
     }
 }
 
-fn write_incident(connection: &Connection, incident: &Incident) -> rusqlite::Result<()> {
+pub(crate) fn write_incident(connection: &Connection, incident: &Incident) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
             "INSERT INTO incidents (id, node, node_uid, machine, version, opened_seq, opened_at,
@@ -348,7 +348,7 @@ fn write_incident(connection: &Connection, incident: &Incident) -> rusqlite::Res
     Ok(())
 }
 
-fn put_holds(
+pub(crate) fn put_holds(
     connection: &Connection,
     machine: &str,
     holds: &[Hold],

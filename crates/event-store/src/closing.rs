@@ -112,7 +112,12 @@ fn take_back(scope: &mut CachedScope, key: &FaultKey) {
     }
 }
 
-fn note_turns(ledger: &Ledger, scope: &mut CachedScope, at: Timestamp, cause: CloseCause) {
+pub(crate) fn note_turns(
+    ledger: &Ledger,
+    scope: &mut CachedScope,
+    at: Timestamp,
+    cause: CloseCause,
+) {
     for fault in &scope.state.faults {
         if let Some(row) = scope.rows.get_mut(&fault.row)
             && row.open != fault.open

@@ -359,7 +359,7 @@ pub(crate) fn note_turn(row: &mut Row, open: bool, seq: u64, at: Timestamp, caus
 }
 
 /// Whether a statement is at least as new as the newest one of the row.
-fn is_newer(sender: &Sender, stamp: &Stamp, facts: &Facts, boots: &Boots) -> bool {
+pub(crate) fn is_newer(sender: &Sender, stamp: &Stamp, facts: &Facts, boots: &Boots) -> bool {
     if *sender == facts.sender {
         stamp.compare(&facts.stamp, boots) != Ordering::Less
     } else {

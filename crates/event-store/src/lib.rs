@@ -17,7 +17,8 @@
 //! [`store`] the handle, [`read`] what can be read, [`types`] what goes in and out, then the
 //! inside: `writer` (group commit), `ledger` (what it keeps in memory), `append` (idempotency),
 //! `fold` (repeats, counts, what the agent asserts), `scopes` (rows of one check), `closing` and
-//! `changes` (other writes), `retention`, `shares` (of senders).
+//! `changes` (other writes), `renamed` (checks with another name since), `retention`, `shares` (of
+//! senders).
 
 mod append;
 mod changes;
@@ -34,6 +35,7 @@ mod queue;
 pub mod read;
 mod recent;
 mod records;
+mod renamed;
 mod reply;
 mod retention;
 mod rows;

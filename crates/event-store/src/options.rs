@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use health_event::checks::{ALIASES, Alias};
+
 /// Called with the name of a point that the writer passes; a crash test stops the process there.
 pub type CrashPoints = Arc<dyn Fn(&'static str) + Send + Sync>;
 
@@ -26,6 +28,9 @@ pub struct Options {
     pub repeat_window: Duration,
     /// Checks whose repeats are only counted; `None` = all. Default `None`.
     pub repeat_checks: Option<Vec<String>>,
+    /// Older names of checks: events are kept under the present ones, and what is stored under an
+    /// older one is renamed at opening. Default [`ALIASES`].
+    pub aliases: &'static [Alias],
     /// Test hook: called with `store.commit.before` and `store.commit.after`.
     pub crash_points: Option<CrashPoints>,
 }
@@ -41,6 +46,7 @@ impl Default for Options {
             fault_memory: HOUR * 24,
             repeat_window: Duration::from_mins(1),
             repeat_checks: None,
+            aliases: &ALIASES,
             crash_points: None,
         }
     }
@@ -56,6 +62,7 @@ impl fmt::Debug for Options {
             .field("fault_memory", &self.fault_memory)
             .field("repeat_window", &self.repeat_window)
             .field("repeat_checks", &self.repeat_checks)
+            .field("aliases", &self.aliases)
             .field("crash_points", &self.crash_points.is_some())
             .finish()
     }

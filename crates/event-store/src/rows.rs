@@ -175,6 +175,7 @@ pub(crate) fn fault(row: &Row<'_>) -> rusqlite::Result<StoredFault> {
     let incident: Option<String> = row.get(9)?;
     let state = encode::decode_fault(row.get_ref(11)?.as_blob()?, row.get(10)?)?;
     let facts = Facts::decode(row.get_ref(12)?.as_blob()?)?;
+    let held_until = state.closes_at();
     Ok(StoredFault {
         id: fault_id(row)?,
         boot: facts.boot(),
@@ -200,6 +201,6 @@ pub(crate) fn fault(row: &Row<'_>) -> rusqlite::Result<StoredFault> {
         incident: incident.and_then(|id| IncidentId::new(&id)),
         closed_at: facts.closed_at,
         cause: facts.cause,
-        held_until: state.held_until,
+        held_until,
     })
 }

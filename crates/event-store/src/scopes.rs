@@ -17,6 +17,9 @@ pub const COPIES_MAX: usize = 1 << 20;
 /// Faults that one check of one node may have, open and remembered: twice what one event can name.
 pub(crate) const FAULTS_MAX: usize = 8_192;
 
+const INSERT_CLEAR: &str = "INSERT OR REPLACE INTO clears (scope, key, received_at, state)
+    VALUES (?1, ?2, ?3, ?4)";
+
 /// The newest event of a fault: own form, and protobuf.
 #[derive(Clone)]
 pub(crate) struct LastEvent {
@@ -243,10 +246,7 @@ impl CachedScope {
         connection: &Connection,
         statement: &Statement,
     ) -> rusqlite::Result<u64> {
-        let mut insert = connection.prepare_cached(
-            "INSERT OR REPLACE INTO clears (scope, key, received_at, state)
-             VALUES (?1, ?2, ?3, ?4)",
-        )?;
+        let mut insert = connection.prepare_cached(INSERT_CLEAR)?;
         let said = self
             .state
             .clears
@@ -263,6 +263,29 @@ impl CachedScope {
             ])?;
         }
         self.drop_clears(connection)
+    }
+
+    /// Writes all healthy statements anew, in place of those of this scope and of another one that
+    /// goes into it.
+    pub(crate) fn rewrite_clears(
+        &mut self,
+        connection: &Connection,
+        gone: i64,
+    ) -> rusqlite::Result<()> {
+        connection
+            .prepare_cached("DELETE FROM clears WHERE scope IN (?1, ?2)")?
+            .execute([self.number, gone])?;
+        let mut insert = connection.prepare_cached(INSERT_CLEAR)?;
+        for clear in &self.state.clears {
+            insert.execute(params![
+                self.number,
+                encode::clear_key(clear),
+                nanos(clear.received_at),
+                encode::clear(clear)
+            ])?;
+        }
+        self.clears = self.state.clears.iter().map(encode::clear_key).collect();
+        Ok(())
     }
 
     /// Drops the rows of healthy statements that the fold no longer remembers.
@@ -291,7 +314,7 @@ fn write_fault(
     row: &mut Row,
 ) -> rusqlite::Result<()> {
     let key = fault.device.key();
-    let held = fault.held_until.map(nanos);
+    let held = fault.closes_at().map(nanos);
     let last = nanos(row.facts.last_at);
     let facts = row.facts.encode();
     let space = fault.space.number();

@@ -40,7 +40,8 @@ pub(crate) fn open(
     open_with(dir, options, network, BEAT)
 }
 
-fn open_with(
+/// As [`open`]; a mark is rewritten after each `beat`.
+pub(crate) fn open_with(
     dir: &Path,
     options: &Options,
     network: Option<&'static str>,

@@ -15,7 +15,7 @@ use crate::queue::{Job, Queue};
 use crate::read::Readers;
 use crate::recent::Recent;
 use crate::reply::Reply;
-use crate::startup;
+use crate::startup::{self, Opened};
 use crate::types::{Appended, Batch, Commit, Counters, Machine, Pruned, StoredFault, Transition};
 use crate::writer::Writer;
 
@@ -88,7 +88,11 @@ impl EventStore {
     /// [`OpenError`]: another process has it open, a network file system, a damaged file, a newer
     /// schema, or the folder can't be used.
     pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
-        let opened = startup::open(dir, &options, None)?;
+        Self::start(startup::open(dir, &options, None)?, options, dir)
+    }
+
+    /// Starts the writer of a store that passed the checks.
+    fn start(opened: Opened, options: Options, dir: &Path) -> Result<Self, OpenError> {
         let queue = Arc::new(Queue::default());
         let shared = Arc::new(Shared::default());
         let checkpointer = Checkpointer::start(&opened.path, opened.wal)?;
@@ -373,5 +377,69 @@ impl std::fmt::Debug for EventStore {
             .field("dir", &self.inner.dir)
             .field("id", &self.inner.id)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use health_event::{HealthEvent, Sender, Subject};
+
+    use super::*;
+    use crate::error::WriteError;
+    use crate::types::{Fingerprint, NewEvent};
+
+    fn event() -> NewEvent {
+        NewEvent {
+            sender: Sender::controller(),
+            event: HealthEvent::default(),
+            subject: Subject::Cluster,
+            machine: String::new(),
+            order: None,
+            received_at: Timestamp::UNIX_EPOCH,
+            body: Vec::new(),
+            fingerprint: Fingerprint([0; 16]),
+            asserted_by_agent: false,
+            newest_counts: false,
+            inclusive: false,
+            out_of_turn: false,
+        }
+    }
+
+    /// As on a network file system, where another host doesn't see the lock.
+    #[test]
+    fn an_instance_whose_mark_was_taken_writes_nothing_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            allow_network_fs: true,
+            ..Options::default()
+        };
+        let beat = Duration::from_millis(20);
+        let opened = startup::open_with(dir.path(), &options, Some("NFS"), beat).unwrap();
+        let store = EventStore::start(opened, options, dir.path()).unwrap();
+        let fencing = store.fencing().unwrap();
+        let put = |key: &str| store.state_put(key, Vec::new(), fencing).wait();
+        put("before").unwrap();
+        store.append(vec![event()]).wait().unwrap();
+        let mark = dir.path().join("store.instance");
+        let others = "another 7\n";
+        std::fs::write(&mark, others).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while put("meanwhile").is_ok() {
+            assert!(Instant::now() < deadline, "it still writes");
+        }
+        let kept = std::fs::read(dir.path().join("store.db")).unwrap();
+        assert_eq!(put("after"), Err(WriteError::Closed));
+        assert_eq!(store.append(vec![event()]).wait(), Err(WriteError::Closed));
+        assert_eq!(
+            store.set_fencing(fencing + 1).wait(),
+            Err(WriteError::Closed)
+        );
+        assert_eq!(store.state_get("before").unwrap(), Some(Vec::new()));
+        assert_eq!(store.state_get("after").unwrap(), None);
+        store.close();
+        assert_eq!(std::fs::read_to_string(&mark).unwrap(), others);
+        assert_eq!(std::fs::read(dir.path().join("store.db")).unwrap(), kept);
     }
 }

@@ -39,11 +39,12 @@ impl Writer {
         shared: Arc<Shared>,
         checkpointer: Checkpointer,
     ) -> Result<Self, OpenError> {
-        let ledger =
-            Ledger::load(&opened.connection, options).map_err(|source| OpenError::Sqlite {
-                path: opened.path.clone(),
-                source,
-            })?;
+        let sqlite = |source| OpenError::Sqlite {
+            path: opened.path.clone(),
+            source,
+        };
+        let mut ledger = Ledger::load(&opened.connection, options).map_err(sqlite)?;
+        ledger.rename_checks(&opened.connection).map_err(sqlite)?;
         Ok(Self {
             connection: opened.connection,
             ledger,

@@ -153,6 +153,29 @@ fn a_flapping_fault_is_held_and_released_by_the_timer() {
 }
 
 #[test]
+fn a_held_fault_that_breaks_waits_the_whole_time_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let light = |n| {
+        let mut new = fault(n, "79");
+        new.event.is_fatal = false;
+        sealed(new)
+    };
+    for round in 0..6 {
+        send(&store, light(round * 2 + 1));
+        send(&store, healthy(round * 2 + 2));
+    }
+    let held_until = || store.fault(&fault_id("79")).unwrap().unwrap().held_until;
+    send(&store, light(600));
+    assert_eq!(held_until(), None, "it is not healthy");
+    assert_eq!(store.release_flapping(at(2_000)).wait().unwrap(), 0);
+    // Of its closings none is within ten minutes any more.
+    send(&store, healthy(2_000));
+    assert_eq!(held_until(), Some(at(2_600)));
+    assert_eq!(store.release_flapping(at(2_600)).wait().unwrap(), 1);
+}
+
+#[test]
 fn a_person_does_not_wait_for_a_flapping_fault() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());

@@ -11,6 +11,7 @@ mod crash;
 mod faults;
 mod gone;
 mod opening;
+mod renamed;
 mod reports;
 mod retention;
 mod shares;

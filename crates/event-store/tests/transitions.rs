@@ -10,7 +10,7 @@ use crate::support::*;
 
 const ID: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
-fn incident(id: &str, uid: &str, version: u64) -> Incident {
+pub(crate) fn incident(id: &str, uid: &str, version: u64) -> Incident {
     Incident {
         id: IncidentId::new(id).unwrap(),
         node: node(),
@@ -43,7 +43,7 @@ fn incident(id: &str, uid: &str, version: u64) -> Incident {
     }
 }
 
-fn transition(incident: Incident, expected_version: Option<u64>) -> Transition {
+pub(crate) fn transition(incident: Incident, expected_version: Option<u64>) -> Transition {
     Transition {
         incident,
         expected_version,

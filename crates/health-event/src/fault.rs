@@ -5,7 +5,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use crate::checks;
+use crate::checks::{self, Alias};
 use crate::device::{Device, DeviceKey};
 use crate::event::{HealthEvent, Space};
 use crate::node::NodeName;
@@ -48,13 +48,12 @@ impl Scope {
     /// The scope of an event about a node. Older names of agents and checks read as the present
     /// ones, so that a newer version closes what an older one opened.
     pub fn of(event: &HealthEvent, node: NodeName) -> Self {
-        Self::about(event, Subject::Node(node))
+        Self::about(event, Subject::Node(node), &checks::ALIASES)
     }
 
-    /// The scope of an event about anything.
-    pub fn about(event: &HealthEvent, subject: Subject) -> Self {
-        let (agent, check) =
-            checks::present_name(&event.agent, &event.check_name, &checks::ALIASES);
+    /// The scope of an event about anything, with these older names.
+    pub fn about(event: &HealthEvent, subject: Subject, aliases: &[Alias]) -> Self {
+        let (agent, check) = checks::present_name(&event.agent, &event.check_name, aliases);
         Self {
             subject,
             agent: agent.to_owned(),

@@ -172,7 +172,8 @@ pub struct FaultState {
     pub action: RecommendedAction,
     /// Times of receipt of the last closings, for flapping; at most [`FLAP_LIMIT`] + 1.
     pub closings: Vec<Timestamp>,
-    /// A flapping fault that is healthy now closes at this time.
+    /// When a flapping fault closes if it stays healthy until then; [`Timestamp::MAX`] while it is
+    /// not healthy.
     pub held_until: Option<Timestamp>,
     /// Number that the keeper of the state gave to this fault; 0 = none yet. No rule reads it: it
     /// follows the fault when its key changes, and the kept one of two that merge keeps its own.
@@ -192,6 +193,26 @@ impl FaultState {
     /// The newest statement of a sender.
     pub fn newest_of(&self, sender: &Sender) -> Option<&Raise> {
         self.raised.get(sender).and_then(|stack| stack.last())
+    }
+
+    /// When it closes: it flaps, and is healthy now.
+    pub fn closes_at(&self) -> Option<Timestamp> {
+        self.held_until.filter(|until| *until != Timestamp::MAX)
+    }
+
+    /// Knows of the device, and remembers of its senders, what another one does.
+    fn take_words(&mut self, other: &Self, boots: &Boots) {
+        self.device
+            .complete(&other.device, other.described > self.described);
+        for (sender, stack) in &other.raised {
+            for raise in stack {
+                insert(
+                    self.raised.entry(sender.clone()).or_default(),
+                    raise.clone(),
+                    boots,
+                );
+            }
+        }
     }
 
     fn new(statement: &Statement, device: &Device, code: &str) -> Self {
@@ -372,13 +393,6 @@ impl ScopeState {
         boots: &Boots,
         now: Timestamp,
     ) {
-        let known = self.clears.iter_mut().find(|c| {
-            c.sender == statement.sender
-                && c.inclusive == statement.inclusive
-                && c.space == statement.space
-                && c.code == code
-                && c.device == *device
-        });
         let clear = Clear {
             sender: statement.sender.clone(),
             space: statement.space,
@@ -388,6 +402,18 @@ impl ScopeState {
             inclusive: statement.inclusive,
             received_at: now,
         };
+        self.keep(clear, boots);
+    }
+
+    /// Remembers a healthy statement; of two about the same the later one counts.
+    fn keep(&mut self, clear: Clear, boots: &Boots) {
+        let known = self.clears.iter_mut().find(|c| {
+            c.sender == clear.sender
+                && c.inclusive == clear.inclusive
+                && c.space == clear.space
+                && c.code == clear.code
+                && c.device == clear.device
+        });
         match known {
             Some(known) => match clear.stamp.compare(&known.stamp, boots) {
                 Ordering::Less | Ordering::Equal => {}
@@ -482,17 +508,7 @@ impl ScopeState {
         let &[other] = others.as_slice() else { return };
         let gone = self.faults[other].clone();
         let kept = &mut self.faults[index];
-        kept.device
-            .complete(&gone.device, gone.described > kept.described);
-        for (sender, stack) in &gone.raised {
-            for raise in stack {
-                insert(
-                    kept.raised.entry(sender.clone()).or_default(),
-                    raise.clone(),
-                    boots,
-                );
-            }
-        }
+        kept.take_words(&gone, boots);
         if kept.row == 0 {
             kept.row = gone.row;
         }
@@ -517,7 +533,8 @@ impl ScopeState {
         let Some(Grade { fatal, action }) = verdict else {
             return judge_healthy(fault, now, raised);
         };
-        fault.held_until = None;
+        // What breaks while it is held waits the whole time anew; what turned fatal waits no more.
+        fault.held_until = fault.held_until.filter(|_| !fatal).map(|_| Timestamp::MAX);
         let was = (fault.open, fault.fatal, fault.action);
         (fault.open, fault.fatal, fault.action) = (true, fatal, action);
         if !was.0 {
@@ -534,7 +551,11 @@ fn judge_healthy(fault: &mut FaultState, now: Timestamp, raised: bool) -> Option
     if !fault.open {
         return raised.then(|| Change::Answered(fault.key()));
     }
-    if fault.held_until.is_none() && !fault.fatal && is_flapping(fault, now) {
+    let starts = match fault.held_until {
+        Some(until) => until == Timestamp::MAX,
+        None => !fault.fatal && is_flapping(fault, now),
+    };
+    if starts {
         fault.held_until = Some(now.saturating_add(FLAP_WINDOW).unwrap_or(Timestamp::MAX));
     }
     match fault.held_until {
@@ -656,5 +677,9 @@ fn answers(clear: &Clear, raise: &Raise, boots: &Boots) -> bool {
     }
 }
 
+mod merge;
+
+#[cfg(test)]
+mod flapping_tests;
 #[cfg(test)]
 mod tests;

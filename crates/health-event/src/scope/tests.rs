@@ -6,7 +6,7 @@ use super::*;
 use crate::event::Entity;
 use crate::order::{BootId, Order};
 
-fn device(text: &str) -> Device {
+pub(super) fn device(text: &str) -> Device {
     Device::new(
         text.split(", ")
             .filter(|part| !part.is_empty())
@@ -36,7 +36,7 @@ fn order(number: u64) -> Order {
 }
 
 /// A statement of a node's agent: `H` or `U`, devices, codes joined by `,`.
-fn say(number: u64, word: &str, parts: &str, codes: &str) -> Statement {
+pub(super) fn say(number: u64, word: &str, parts: &str, codes: &str) -> Statement {
     Statement {
         sender: Sender::agent("n1"),
         stamp: Stamp {
@@ -66,7 +66,7 @@ fn run(statements: &[Statement]) -> ScopeState {
     state
 }
 
-fn open(state: &ScopeState) -> Vec<String> {
+pub(super) fn open(state: &ScopeState) -> Vec<String> {
     let mut keys: Vec<String> = state
         .faults
         .iter()
@@ -380,7 +380,7 @@ fn clears_are_bounded() {
 
 /// Statements of two agents' spools and two direct senders about a handful of devices. Ids are
 /// unique, as the store guarantees.
-fn history() -> impl Strategy<Value = Vec<Statement>> {
+pub(super) fn history() -> impl Strategy<Value = Vec<Statement>> {
     let one = (
         0..4_usize,
         0..6_usize,
@@ -440,16 +440,27 @@ fn history() -> impl Strategy<Value = Vec<Statement>> {
     })
 }
 
-type Summary = Vec<(FaultKey, bool, RecommendedAction)>;
+pub(super) type Summary = Vec<(FaultKey, bool, RecommendedAction)>;
 
-fn summary(statements: &[Statement]) -> Summary {
+pub(super) fn summary(statements: &[Statement]) -> Summary {
+    summary_of(&taken_in(statements.iter().zip(1_i64..)).0)
+}
+
+/// What statements make, each with its place among the receipts.
+pub(super) fn taken_in<'a>(
+    statements: impl Iterator<Item = (&'a Statement, i64)>,
+) -> (ScopeState, Boots) {
     let boots = Boots::new(vec![BootId::new("b1"), BootId::new("b2")]);
     let mut state = ScopeState::default();
-    for (statement, index) in statements.iter().zip(1_i64..) {
+    for (statement, index) in statements {
         // Far apart, so that no fault flaps: holding is about times of receipt on purpose.
         let now = Timestamp::from_second(index * 100_000).unwrap();
         state.apply(statement, &boots, now);
     }
+    (state, boots)
+}
+
+pub(super) fn summary_of(state: &ScopeState) -> Summary {
     let mut open: Summary = state
         .faults
         .iter()

@@ -231,3 +231,91 @@ fn no_token_makes_the_expiry_panic() {
         assert_eq!(expiry.is_some(), token == "a.eyJleHAiOjF9", "{token}");
     }
 }
+
+/// What is asked at the scripted API server at one moment.
+#[derive(Debug, Default)]
+struct InFlight {
+    now: usize,
+    most: usize,
+    of_token: BTreeMap<String, usize>,
+    /// The most of one token at one moment.
+    most_of_one: usize,
+    asked: usize,
+}
+
+impl InFlight {
+    fn begin(&mut self, token: &str) {
+        self.asked += 1;
+        self.now += 1;
+        self.most = self.most.max(self.now);
+        let of_token = self.of_token.entry(token.to_owned()).or_default();
+        *of_token += 1;
+        self.most_of_one = self.most_of_one.max(*of_token);
+    }
+
+    fn end(&mut self, token: &str) {
+        self.now -= 1;
+        *self.of_token.get_mut(token).unwrap() -= 1;
+    }
+}
+
+/// A reviewer whose API server answers nothing before the gate lets it.
+fn gated(gate: &Arc<Semaphore>) -> (Arc<TokenReviewer>, Arc<Mutex<InFlight>>) {
+    let in_flight = Arc::new(Mutex::new(InFlight::default()));
+    let (gate, seen) = (Arc::clone(gate), Arc::clone(&in_flight));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (gate, seen) = (Arc::clone(&gate), Arc::clone(&seen));
+        async move {
+            let sent = request.into_body().collect().await?.to_bytes();
+            let mut review: Value = serde_json::from_slice(&sent)?;
+            let token = review["spec"]["token"].as_str().unwrap().to_owned();
+            seen.lock().unwrap().begin(&token);
+            gate.acquire().await?.forget();
+            seen.lock().unwrap().end(&token);
+            review["status"] = json!({ "authenticated": true, "audiences": ["warden"] });
+            let answer = Body::from(review.to_string().into_bytes());
+            Ok::<_, tower::BoxError>(Response::new(answer))
+        }
+    });
+    let client = Client::new(service, "default");
+    let metrics = Arc::new(ControllerMetrics::new());
+    let reviewer = TokenReviewer::new(client, vec!["warden".to_owned()], metrics);
+    (Arc::new(reviewer), in_flight)
+}
+
+/// With the clock standing still unless all wait: a second of it is over when nothing more happens.
+#[tokio::test(start_paused = true)]
+async fn fifty_reviews_run_at_a_time_and_one_of_a_token() {
+    const TOKENS: usize = 200;
+    let gate = Arc::new(Semaphore::new(0));
+    let (reviewer, in_flight) = gated(&gate);
+    let expiry = in_an_hour();
+    let calls: Vec<_> = (0..TOKENS * 2)
+        .map(|n| {
+            // Two callers show each token.
+            let token = jwt(expiry + i64::try_from(n / 2).unwrap());
+            let reviewer = Arc::clone(&reviewer);
+            tokio::spawn(async move { reviewer.review(&token).await })
+        })
+        .collect();
+    // In this time their pace lets all of them come; after that each needs one step of it.
+    tokio::time::sleep(PACE * u32::try_from(TOKENS).unwrap() * 2).await;
+    for round in 0..TOKENS {
+        tokio::time::sleep(PACE * 2).await;
+        let left = TOKENS - round;
+        assert_eq!(
+            in_flight.lock().unwrap().now,
+            left.min(AT_A_TIME),
+            "{round}"
+        );
+        gate.add_permits(1);
+    }
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    let seen = in_flight.lock().unwrap();
+    assert_eq!(
+        (seen.most, seen.most_of_one, seen.asked),
+        (AT_A_TIME, 1, TOKENS)
+    );
+}

@@ -2,11 +2,18 @@
 //! write. `--crash-at NAME` or `NAME:N` (the N-th time), in builds with debug assertions only.
 
 /// Every place.
-pub const POINTS: [&str; 8] = [
+pub const POINTS: [&str; 15] = [
+    "spool.begin.before",
+    "spool.begin.after",
+    "spool.replace.before",
+    "spool.replace.amid",
+    "spool.replace.after",
     "spool.commit.before",
     "spool.commit.after",
     "spool.compact.before",
     "spool.compact.after",
+    "spool.take-out.before",
+    "spool.take-out.after",
     "delivery.send.before",
     "delivery.send.after",
     "report.send.before",

@@ -207,6 +207,8 @@ pub struct Stored {
     pub faults: Vec<Assertion>,
     /// Gaps that were noted and not told.
     pub untold: Vec<(i64, Gap)>,
+    /// How full it is.
+    pub level: Level,
 }
 
 /// The sending side. Cheap to clone.
@@ -428,6 +430,10 @@ fn commit(
             Command::Close => go_on = false,
         }
     }
+    // A refused event leaves with its gap record below, and not before it as acknowledged: the agent
+    // may die in between. What is acknowledged with it goes with the next acknowledgement.
+    let refused = refusals.iter().map(|(_, number, _)| number - 1).min();
+    let through = through.map(|through| refused.map_or(through, |before| through.min(before)));
     let numbers: Vec<u64> = writes
         .iter()
         .flat_map(|w| w.rows.iter().map(|row| row.number))

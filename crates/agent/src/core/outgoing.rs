@@ -93,6 +93,11 @@ impl Outgoing {
         self.memory.len()
     }
 
+    /// The first unacknowledged event that is in memory.
+    pub(super) fn first(&self) -> Option<&HealthEvent> {
+        self.memory.values().next().map(|queued| &queued.event)
+    }
+
     /// Whether more may be taken in.
     pub(super) fn has_room(&self) -> bool {
         self.unsafe_events < MAX_UNSAFE_EVENTS && self.unsafe_bytes < MAX_UNSAFE_BYTES

@@ -164,7 +164,7 @@ impl State {
                 ..SpoolHealth::default()
             },
             faults,
-            level: Level::default(),
+            level: stored.level,
             counters: Counters::default(),
             detectors,
         }
@@ -392,12 +392,26 @@ impl State {
             in_memory: self.outgoing.in_memory(),
             count,
             hash,
-            level: self.level,
+            level: Level {
+                oldest: self.oldest(),
+                ..self.level
+            },
             adopting: self.adopting,
             spool_fault: self.spool.raised,
             detectors: self.detectors.list(self.faults.is_overflowing()),
             counters: self.counters,
         }
+    }
+
+    /// When the oldest unacknowledged event was observed. The spool tells it after a commit only, and
+    /// until then an event that is in memory counts.
+    fn oldest(&self) -> Option<i64> {
+        if self.is_delivered() {
+            return None;
+        }
+        let in_memory = self.outgoing.first().and_then(|event| event.generated_at);
+        let all = [self.level.oldest, in_memory.map(Timestamp::as_second)];
+        all.into_iter().flatten().min()
     }
 
     fn number(&mut self, mut event: HealthEvent, identity: &Identity) -> (u64, HealthEvent) {

@@ -18,6 +18,7 @@ fn core(spool: Spool) -> Core {
         position: None,
         boots: Vec::new(),
         faults: Vec::new(),
+        level: crate::spool::Level::default(),
         untold: Vec::new(),
     };
     Core::new(identity, spool, stored, Detectors::new(false))

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use super::database::{PAGE_BYTES, unsigned};
+use crate::crash;
 use crate::own::Gap;
 
 /// Whether the file is no database any more, which no second try mends.
@@ -82,23 +83,15 @@ fn logged(index: &Path) -> u64 {
     }
 }
 
-/// Renames a damaged file, so that a person can look at it, and the agent starts from nothing:
-/// the controller tells it what is open. Answers what is lost with it.
-pub(super) fn put_aside(folder: &Path, error: &rusqlite::Error) -> std::io::Result<Gap> {
-    let lost = count(&folder.join("spool.db"));
-    for (name, aside) in [
-        ("spool.db", "spool.damaged"),
-        ("spool.db-wal", "spool.damaged-wal"),
-        ("spool.db-shm", "spool.damaged-shm"),
-    ] {
-        match std::fs::rename(folder.join(name), folder.join(aside)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-    }
-    let (count, from, to) = lost.unwrap_or_default();
+/// The new spool until it takes the damaged one's place.
+const NEW: &str = "spool.new";
+
+/// What is lost with a damaged file.
+pub(super) fn lost(folder: &Path, error: &rusqlite::Error) -> Gap {
+    let (count, from, to) = count(&folder.join("spool.db")).unwrap_or_default();
     let folder = folder.display();
-    let gap = Gap {
+    tracing::error!(%error, %folder, count, "the spool is damaged: it is put aside");
+    Gap {
         source: "spool",
         count,
         from,
@@ -107,9 +100,48 @@ pub(super) fn put_aside(folder: &Path, error: &rusqlite::Error) -> std::io::Resu
             "the spool was damaged ({error}); what is left of it is put aside as \
              {folder}/spool.damaged; what of it the controller had not acknowledged is lost"
         ),
-    };
-    tracing::error!(%error, %folder, count, "the spool is damaged: it is put aside");
-    Ok(gap)
+    }
+}
+
+/// Where a new spool is made; what an agent that died left there is removed.
+pub(super) fn new_file(folder: &Path) -> std::io::Result<PathBuf> {
+    let new = folder.join(NEW);
+    for path in [beside(&new, ""), beside(&new, "-wal"), beside(&new, "-shm")] {
+        unless_absent(std::fs::remove_file(path))?;
+    }
+    Ok(new)
+}
+
+/// Renames a damaged file, so that a person can look at it, and puts the new one in its place: the
+/// agent starts from nothing, and the controller tells it what is open.
+pub(super) fn put_aside(folder: &Path) -> std::io::Result<()> {
+    for (name, aside) in [
+        ("spool.db", "spool.damaged"),
+        ("spool.db-wal", "spool.damaged-wal"),
+        ("spool.db-shm", "spool.damaged-shm"),
+    ] {
+        unless_absent(std::fs::rename(folder.join(name), folder.join(aside)))?;
+        crash::point("spool.replace.amid");
+    }
+    std::fs::rename(folder.join(NEW), folder.join("spool.db"))
+}
+
+/// Does the rest of it for an agent that died meanwhile: the old file has gone, and the new one is
+/// whole, which one whose log is there may not be.
+pub(super) fn finish(folder: &Path) -> std::io::Result<()> {
+    let new = folder.join(NEW);
+    let amid = length(&new) > 0 && !beside(&new, "-wal").exists();
+    if amid && !folder.join("spool.db").exists() {
+        return put_aside(folder);
+    }
+    Ok(())
+}
+
+fn unless_absent(done: std::io::Result<()>) -> std::io::Result<()> {
+    match done {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// How many events it held, and their first and last number; None if that can't be read any more.

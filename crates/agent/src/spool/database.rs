@@ -7,9 +7,10 @@ use health_event::{HealthEvent, SentIdentity, devices_of, keys};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use ulid::Ulid;
 
-use super::damage::{damage, is_damage, look, look_for_loss, put_aside};
+use super::damage::{damage, finish, is_damage, look, look_for_loss, lost, new_file, put_aside};
 use super::gaps::{note, take_out, untold};
 use super::{Level, Position, Row, SpoolError, Stored, Write, id};
+use crate::crash;
 use crate::faults::Assertion;
 use crate::own::Gap;
 
@@ -79,6 +80,7 @@ impl Database {
             Err(std::fs::TryLockError::Error(error)) => return Err(io(error)),
         }
         let path = folder.join("spool.db");
+        finish(folder).map_err(io)?;
         let error = |source| SpoolError::Database {
             path: path.clone(),
             act: "opened",
@@ -86,14 +88,23 @@ impl Database {
         };
         let last = id::last(folder);
         let known = id::is_known(folder);
-        let opened = match read(&path, max_bytes, last, known) {
+        let opened = match read(&path, max_bytes, last, known, None) {
             Err(source) if is_damage(&source) => {
-                let gap = put_aside(folder, &source).map_err(io)?;
-                begin_anew(&path, max_bytes, last, gap)
+                let gap = lost(folder, &source);
+                let new = new_file(folder).map_err(io)?;
+                begin_anew(&new, max_bytes, last, &gap).map_err(error)?;
+                crash::point("spool.replace.before");
+                put_aside(folder).map_err(io)?;
+                crash::point("spool.replace.after");
+                let read = read(&path, max_bytes, last, false, None);
+                read.map(|(connection, stored, dropped)| {
+                    let fresh = true;
+                    (connection, Stored { fresh, ..stored }, dropped)
+                })
             }
             opened => opened,
         };
-        let (connection, stored, dropped) = opened.map_err(error)?;
+        let (connection, mut stored, dropped) = opened.map_err(error)?;
         id::remember(folder, &stored.id);
         let database = Self {
             connection,
@@ -103,6 +114,7 @@ impl Database {
             full_at: max_bytes,
             _lock: lock,
         };
+        stored.level = database.level();
         Ok((database, stored))
     }
 
@@ -237,7 +249,9 @@ impl Database {
         let mut run = || {
             let transaction = connection.transaction()?;
             let (count, gaps) = take_out(&transaction, numbers, source, why, dropped)?;
+            crash::point("spool.take-out.before");
             transaction.commit()?;
+            crash::point("spool.take-out.after");
             Ok((count, gaps))
         };
         let (count, gaps) = run().map_err(|source| self.error("written", source))?;
@@ -270,31 +284,23 @@ impl Database {
     }
 }
 
-/// A new file after one that is lost; the gap is told as soon as it can be.
-fn begin_anew(
-    path: &Path,
-    max_bytes: u64,
-    last: Option<Ulid>,
-    gap: Gap,
-) -> rusqlite::Result<(Connection, Stored, u64)> {
-    let (mut connection, mut stored, _) = read(path, max_bytes, last, false)?;
-    let transaction = connection.transaction()?;
-    set_meta(&transaction, "dropped", sql(gap.count))?;
-    let noted = note(&transaction, &gap)?;
-    transaction.commit()?;
-    let dropped = gap.count;
-    stored.untold.push((noted, gap));
-    Ok((connection, stored, dropped))
+/// A new file for one that is damaged: it knows of the loss from its first commit on, and nobody
+/// has touched the old one yet. So one record tells of the loss, wherever the agent dies.
+fn begin_anew(path: &Path, max_bytes: u64, last: Option<Ulid>, gap: &Gap) -> rusqlite::Result<()> {
+    let (connection, _, _) = read(path, max_bytes, last, false, Some(gap))?;
+    // Folds the log into the file, which is renamed alone.
+    connection.close().map_err(|(_, error)| error)
 }
 
 /// Opens the file and reads what it holds; answers the events dropped so far too. `last`: id of
 /// the spool before, if the file has none. `known`: there was a spool, so that a file that holds none
-/// is what is left of it.
+/// is what is left of it. `gap`: what a new file has to tell.
 fn read(
     path: &Path,
     max_bytes: u64,
     last: Option<Ulid>,
     known: bool,
+    gap: Option<&Gap>,
 ) -> rusqlite::Result<(Connection, Stored, u64)> {
     if known {
         look_for_loss(path)?;
@@ -311,30 +317,47 @@ fn read(
     if fresh {
         set_meta(&transaction, "id", &id)?;
     }
+    if let Some(gap) = gap {
+        set_meta(&transaction, "dropped", sql(gap.count))?;
+        note(&transaction, gap)?;
+    }
+    let (stored, dropped) = found(&transaction, id, fresh)?;
+    crash::point("spool.begin.before");
+    transaction.commit()?;
+    crash::point("spool.begin.after");
+    Ok((connection, stored, dropped))
+}
+
+/// What the file holds, and the events dropped so far.
+fn found(
+    transaction: &Transaction<'_>,
+    id: String,
+    fresh: bool,
+) -> rusqlite::Result<(Stored, u64)> {
     let newest: Option<i64> =
         transaction.query_row("SELECT max(number) FROM events", [], |row| row.get(0))?;
-    let last: Option<i64> = meta(&transaction, "last_number")?;
-    let boots: Option<String> = meta(&transaction, "boots")?;
-    let dropped = meta::<i64>(&transaction, "dropped")?
+    let last: Option<i64> = meta(transaction, "last_number")?;
+    let boots: Option<String> = meta(transaction, "boots")?;
+    let dropped = meta::<i64>(transaction, "dropped")?
         .and_then(|n| u64::try_from(n).ok())
         .unwrap_or(0);
     let stored = Stored {
         id,
         fresh,
-        adopted: meta::<i64>(&transaction, "adopted")?.is_some(),
+        adopted: meta::<i64>(transaction, "adopted")?.is_some(),
         last_number: u64::try_from(last.max(newest).unwrap_or(0)).unwrap_or(0),
         pending: newest.is_some(),
-        position: position(&transaction)?,
+        position: position(transaction)?,
         boots: boots
             .unwrap_or_default()
             .lines()
             .map(str::to_owned)
             .collect(),
-        faults: faults(&transaction)?,
-        untold: untold(&transaction)?,
+        faults: faults(transaction)?,
+        untold: untold(transaction)?,
+        level: Level::default(),
     };
-    transaction.commit()?;
-    Ok((connection, stored, dropped))
+    Ok((stored, dropped))
 }
 
 fn connect(path: &Path, max_bytes: u64) -> rusqlite::Result<Connection> {

@@ -8,9 +8,11 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Die at every place, start again, and nothing that the kernel log said may be missing.
 #[tokio::test]
 async fn wherever_the_agent_dies_what_it_read_arrives() {
+    // What a usual run does not pass has tests of its own: here, in `refused` and in `spool`.
+    let rare = ["compact", "take-out", "replace"];
     for place in agent::crash::POINTS
         .into_iter()
-        .filter(|p| !p.contains("compact"))
+        .filter(|place| !rare.iter().any(|part| place.contains(part)))
     {
         let controller = Controller::start();
         let mut setup = Setup::new();

@@ -360,6 +360,32 @@ async fn a_flood_of_repeats_is_held_up_and_a_new_fault_is_not() {
 }
 
 #[tokio::test]
+async fn a_call_that_finds_no_tokens_is_held_and_then_taken() {
+    /// 20 tokens a second: some 4 s of the 5 s that a call is held at most.
+    const MORE: usize = 80;
+    let controller = Controller::start();
+    let setup = Setup::new();
+    let _agent = setup.start(&controller.url());
+    let repeats = |count: usize| {
+        let mut event = event("again");
+        event.generated_timestamp = None;
+        vec![event; count]
+    };
+    until("the socket", || setup.socket().exists().then_some(())).await;
+    // The first opens its identity and needs no token.
+    for count in [1, 1_000, 1_000] {
+        send(&setup, repeats(count)).await.unwrap();
+    }
+    let start = Instant::now();
+    let answer = tokio::time::timeout(crate::kit::DEADLINE, send(&setup, repeats(MORE))).await;
+    answer.unwrap().unwrap();
+    let held = start.elapsed();
+    let want = Duration::from_secs(1)..Duration::from_secs(6);
+    assert!(want.contains(&held), "{held:?}");
+    controller.events(1 + 2_000 + MORE).await;
+}
+
+#[tokio::test]
 async fn a_caller_with_its_own_token_is_passed_on_and_never_kept() {
     let mut controller = Controller::start();
     let setup = Setup::new();

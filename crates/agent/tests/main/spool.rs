@@ -223,6 +223,53 @@ async fn a_damaged_spool_is_put_aside_with_a_gap_record() {
     }
 }
 
+/// Die wherever a new spool takes a damaged one's place: one record tells of the loss, and of all
+/// of it.
+#[tokio::test]
+async fn dying_while_a_damaged_spool_is_put_aside_keeps_the_count() {
+    let places = agent::crash::POINTS.into_iter();
+    let places = places.filter(|place| place.contains("begin") || place.contains("replace"));
+    // Amid the renaming there are several moments.
+    for place in places.chain(["spool.replace.amid:2", "spool.replace.amid:3"]) {
+        let mut controller = Controller::absent();
+        let mut setup = Setup::new();
+        let agent = setup.start(&controller.url());
+        fill(&setup).await;
+        // Killed, so that there is a log, which is renamed too.
+        agent.kill();
+        break_a_chain(&setup.state.join("spool.db"));
+        let flags = setup.flags.clone();
+        setup.flag("--crash-at", place);
+        let mut agent = setup.start(&controller.url());
+        until(place, || (!agent.is_running()).then_some(())).await;
+        setup.flags = flags;
+        for start in 2..=3 {
+            let agent = setup.start(&controller.url());
+            if start == 2 {
+                controller.up();
+            }
+            until(place, || {
+                setup
+                    .logged()
+                    .matches("agent starts")
+                    .nth(start - 1)
+                    .map(|_| ())
+            })
+            .await;
+            until(place, || {
+                controller.see(|r| (r.lost("spool") == 20).then_some(()))
+            })
+            .await;
+            assert!(agent.stop().success());
+        }
+        let told = controller.see(|r| r.of_check("EventsLost").len());
+        assert_eq!(told, 1, "{place}: told once");
+        let aside = std::fs::read(setup.state.join("spool.damaged")).unwrap();
+        assert!(aside.windows(64).any(|text| text == [b'm'; 64]), "{place}");
+        assert!(!setup.state.join("spool.new").exists(), "{place}");
+    }
+}
+
 #[tokio::test]
 async fn acknowledged_events_that_went_with_a_file_leave_a_gap_record() {
     const EMPTIED: bool = true;

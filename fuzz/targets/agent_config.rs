@@ -8,15 +8,24 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../crates/agent/src/config.rs"]
 mod config;
 
-use config::{ConfigError, KEYS, load};
+use config::{ConfigError, Given, KEYS, load};
 
 fuzz_target!(|text: &str| {
-    check(load(text, &[("node_name", "gpu-1".to_owned())]), text);
+    check(load(text, &[given("node_name", "gpu-1")]), text);
     let (first, value) = text.split_at_checked(1).unwrap_or(("", text));
     let index = usize::from(first.as_bytes().first().copied().unwrap_or_default());
     let (key, _) = KEYS[index % KEYS.len()];
-    check(load("", &[(key, value.to_owned())]), value);
+    check(load("", &[given(key, value)]), value);
 });
+
+fn given(key: &'static str, value: &str) -> Given {
+    let value = value.to_owned();
+    Given {
+        key,
+        name: "--flag",
+        value,
+    }
+}
 
 fn check(read: Result<config::Config, ConfigError>, text: &str) {
     match read {

@@ -80,8 +80,8 @@ fn configuration() -> String {
     }
     page.push_str(
         "\nRule sets have the reference's form; the names that their expressions may use are in \
-         [cel.md](cel.md).\n\n## warden-agent\n\nEach key has a flag, \
-         which wins; `warden-agent --help` says the defaults.\n\n| key | allowed |\n|---|---|\n",
+         [cel.md](cel.md).\n\n## warden-agent\n\nEach key but \
+         `socket.uids` has a flag, which wins; `warden-agent --help` says the defaults.\n\n| key | allowed |\n|---|---|\n",
     );
     for (key, allowed) in agent::config::KEYS {
         row(&mut page, &[key, allowed]);

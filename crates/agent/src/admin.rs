@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use health_event::text::counted;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -110,8 +111,11 @@ fn health(now: &Snapshot, link: &Shown, stand_ins: &[String]) -> (bool, String) 
     };
     let _ = writeln!(
         text,
-        "spool {}: {spool}, {} bytes, {} events in memory, {} dropped",
-        now.spool_id, now.level.bytes, now.in_memory, now.level.dropped
+        "spool {}: {spool}, {} bytes, {} in memory, {} dropped",
+        now.spool_id,
+        now.level.bytes,
+        counted(now.in_memory as u64, "event"),
+        now.level.dropped
     );
     let _ = writeln!(text, "faults asserted: {}", now.count);
     for stand_in in stand_ins {

@@ -2,11 +2,18 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use agent::config::Given;
+use clap::builder::Resettable;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
+
+const AFTER_HELP: &str = "\
+Each flag stands above its key in the file. A variable that is set and empty counts as not set.";
 
 /// Finds hardware faults on this node and tells the controller.
 #[derive(Debug, Parser)]
-#[command(name = "warden-agent", version, about)]
+#[command(name = "warden-agent", version, about, after_help = AFTER_HELP)]
+#[command(override_usage = "warden-agent [OPTIONS]")]
 pub(crate) struct Args {
     /// TOML file; its keys are in the configuration reference.
     #[arg(long, value_name = "FILE")]
@@ -76,8 +83,24 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The flags given, as (key of the file, value).
-    pub(crate) fn values(&self) -> Vec<(&'static str, String)> {
+    /// Reads the command line and the environment; ends the process on wrong usage.
+    pub(crate) fn read() -> (Self, Vec<Given>) {
+        let command = Self::command().mut_args(|argument| {
+            let value = argument.get_env().and_then(std::env::var_os);
+            if value.is_some_and(|value| value.is_empty()) {
+                argument.env(Resettable::Reset)
+            } else {
+                argument
+            }
+        });
+        let matches = command.get_matches();
+        let args = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        let given = args.given(&matches);
+        (args, given)
+    }
+
+    /// What was given, each with its key in the file.
+    fn given(&self, matches: &ArgMatches) -> Vec<Given> {
         let Self {
             config: _,
             check_config: _,
@@ -103,32 +126,107 @@ impl Args {
                 crash_at: _,
         } = self;
         let yes = |given: &bool| given.then(|| "true".to_owned());
-        let pairs = [
-            ("node_name", node_name.clone()),
-            ("state_dir", state_dir.clone()),
-            ("socket.path", socket.clone()),
-            ("boot_id_file", boot_id_file.clone()),
-            ("machine_id", machine_id.clone()),
-            ("kernel_log.source", kernel_log.clone()),
-            ("kernel_log.start", kernel_log_start.clone()),
-            ("kernel_log.accept_user_records", yes(accept_user_records)),
+        let either =
+            |id: &str, flag: &'static str, variable: &'static str| match matches.value_source(id) {
+                Some(ValueSource::EnvVariable) => variable,
+                _ => flag,
+            };
+        let values = [
+            (
+                "node_name",
+                either("node_name", "--node-name", "NODE_NAME"),
+                node_name.clone(),
+            ),
+            ("state_dir", "--state-dir", state_dir.clone()),
+            ("socket.path", "--socket", socket.clone()),
+            ("boot_id_file", "--boot-id-file", boot_id_file.clone()),
+            ("machine_id", "--machine-id", machine_id.clone()),
+            ("kernel_log.source", "--kernel-log", kernel_log.clone()),
+            (
+                "kernel_log.start",
+                "--kernel-log-start",
+                kernel_log_start.clone(),
+            ),
+            (
+                "kernel_log.accept_user_records",
+                "--accept-user-records",
+                yes(accept_user_records),
+            ),
             (
                 "kernel_log.first_start_lookback_seconds",
+                "--first-start-lookback",
                 first_start_lookback.clone(),
             ),
-            ("controller.url", controller.clone()),
-            ("controller.token_file", token_file.clone()),
-            ("controller.ca_file", ca_file.clone()),
-            ("controller.server_name", server_name.clone()),
-            ("controller.insecure_local", yes(insecure_local)),
-            ("admin.listen", admin_listen.clone()),
-            ("spool.max_bytes", spool_max_bytes.clone()),
-            ("log.format", log_format.clone()),
-            ("log.filter", log_filter.clone()),
+            ("controller.url", "--controller", controller.clone()),
+            ("controller.token_file", "--token-file", token_file.clone()),
+            ("controller.ca_file", "--ca-file", ca_file.clone()),
+            (
+                "controller.server_name",
+                "--server-name",
+                server_name.clone(),
+            ),
+            (
+                "controller.insecure_local",
+                "--insecure-local",
+                yes(insecure_local),
+            ),
+            ("admin.listen", "--admin-listen", admin_listen.clone()),
+            (
+                "spool.max_bytes",
+                "--spool-max-bytes",
+                spool_max_bytes.clone(),
+            ),
+            ("log.format", "--log-format", log_format.clone()),
+            (
+                "log.filter",
+                either("log_filter", "--log-filter", "WARDEN_LOG"),
+                log_filter.clone(),
+            ),
         ];
-        pairs
-            .into_iter()
-            .filter_map(|(key, value)| value.map(|value| (key, value)))
+        let given = values.into_iter();
+        given
+            .filter_map(|(key, name, value)| {
+                Some(Given {
+                    key,
+                    name,
+                    value: value?,
+                })
+            })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_is_named_by_a_flag_that_exists_and_every_key_but_one_has_one() {
+        let command = Args::command();
+        let line = command.get_arguments().filter_map(|argument| {
+            let long = argument.get_long().filter(|long| *long != "crash-at")?;
+            let value = if argument.get_action().takes_values() {
+                "=x"
+            } else {
+                ""
+            };
+            Some(format!("--{long}{value}"))
+        });
+        let line: Vec<String> = std::iter::once("warden-agent".to_owned())
+            .chain(line)
+            .collect();
+        let matches = Args::command().get_matches_from(&line);
+        let given = Args::from_arg_matches(&matches).unwrap().given(&matches);
+        for Given { name, value, .. } in &given {
+            let spelt = line
+                .iter()
+                .any(|flag| flag.split('=').next() == Some(*name));
+            assert!(spelt, "there is no {name} (= {value})");
+        }
+        let keys = agent::config::KEYS.iter().map(|(key, _)| *key);
+        let without: Vec<&str> = keys
+            .filter(|key| given.iter().all(|g| g.key != *key))
+            .collect();
+        assert_eq!(without, ["socket.uids"], "as docs/configuration.md says");
     }
 }

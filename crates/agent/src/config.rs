@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use health_event::NodeName;
-use health_event::text::{harmless, named};
+use health_event::text::{counted, harmless, named};
 use jiff::SignedDuration;
 use tonic::transport::Uri;
 
@@ -117,10 +117,21 @@ pub enum Start {
     Sequence(u64),
 }
 
+/// A value from the command line or the environment; it stands above the file's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// Its key in the file.
+    pub key: &'static str,
+    /// What a person gave: the flag or the variable.
+    pub name: &'static str,
+    /// The value.
+    pub value: String,
+}
+
 /// One thing wrong with the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The key or flag, cut.
+    /// The key, cut; of a value that is not the file's, the flag or variable.
     pub key: String,
     /// What was given, cut; none if the key is missing.
     pub value: Option<String>,
@@ -172,7 +183,8 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the configuration has {} faults:", self.0.len())?;
+        let count = counted(self.0.len() as u64, "fault");
+        write!(f, "the configuration has {count}:")?;
         let shown = self.0.iter().take(MOST_SHOWN);
         shown
             .clone()
@@ -188,8 +200,12 @@ impl fmt::Display for ConfigError {
 #[derive(Debug, Clone)]
 struct Draft {
     node: Option<NodeName>,
+    /// Whether a name was given, be it a bad one.
+    named: bool,
     config: Config,
     url: Option<Uri>,
+    /// Where the URL was given: key or flag.
+    url_name: String,
     token_file: Option<PathBuf>,
     ca_file: Option<PathBuf>,
     server_name: Option<String>,
@@ -246,8 +262,10 @@ impl Draft {
         };
         Self {
             node: None,
+            named: false,
             config,
             url: None,
+            url_name: String::new(),
             token_file: None,
             ca_file: None,
             server_name: None,
@@ -295,7 +313,7 @@ impl Draft {
         let mut config = self.config;
         match self.node {
             Some(node) => config.node = node,
-            None if faults.iter().any(|f| f.key == "node_name") => {}
+            None if self.named => {}
             None => faults.push(Fault {
                 key: "node_name (--node-name, NODE_NAME)".into(),
                 value: None,
@@ -305,7 +323,7 @@ impl Draft {
         let Some(url) = self.url else { return config };
         if let Some(allowed) = refused_url(&url, self.insecure_local) {
             faults.push(Fault {
-                key: "controller.url".into(),
+                key: self.url_name,
                 value: Some(shown(&url.to_string())),
                 allowed: allowed.into(),
             });
@@ -321,24 +339,30 @@ impl Draft {
     }
 }
 
-/// Reads the file's text (empty = no file) and puts `flags` (key, value) over it.
+/// Reads the file's text (empty = no file) and puts what else was given over it.
 ///
 /// # Errors
 /// [`ConfigError`] with everything that is wrong in both.
-pub fn load(file: &str, flags: &[(&str, String)]) -> Result<Config, ConfigError> {
+pub fn load(file: &str, given: &[Given]) -> Result<Config, ConfigError> {
     let mut faults = Vec::new();
     let mut draft = Draft::new();
     let mut values = Vec::new();
     match file.parse::<toml::Table>() {
         Ok(table) => flatten("", &table, &mut values),
-        Err(error) => faults.push(Fault {
-            key: "file".into(),
-            value: Some(shown(error.message())),
-            allowed: "a TOML document".into(),
-        }),
+        Err(_) => faults.extend(syntax_faults(file)),
     }
-    values.extend(flags.iter().map(|(k, v)| ((*k).to_owned(), v.clone())));
-    for (key, value) in values {
+    let values = values
+        .into_iter()
+        .map(|(key, value)| (key.clone(), key, value));
+    let given = given
+        .iter()
+        .map(|g| (g.key.to_owned(), g.name.to_owned(), g.value.clone()));
+    for (key, name, value) in values.chain(given) {
+        match key.as_str() {
+            "node_name" => draft.named = true,
+            "controller.url" => draft.url_name.clone_from(&name),
+            _ => {}
+        }
         let allowed = KEYS.iter().find(|(k, _)| *k == key).map(|(_, form)| *form);
         if allowed.is_some() && draft.set(&key, &value).is_some() {
             continue;
@@ -348,7 +372,7 @@ pub fn load(file: &str, flags: &[(&str, String)]) -> Result<Config, ConfigError>
             format!("one of the keys {}", keys.join(", "))
         };
         faults.push(Fault {
-            key: named(&cut(&key)).into_owned(),
+            key: named(&cut(&name)).into_owned(),
             value: Some(shown(&value)),
             allowed: allowed.map_or_else(known, str::to_owned),
         });
@@ -359,6 +383,33 @@ pub fn load(file: &str, flags: &[(&str, String)]) -> Result<Config, ConfigError>
     } else {
         Err(ConfigError(faults))
     }
+}
+
+/// Every line where a file stops being TOML, keys that stand twice included. What follows on a line is
+/// mostly a consequence.
+fn syntax_faults(file: &str) -> Vec<Fault> {
+    let (_, mut errors) = toml::de::DeTable::parse_recoverable(file);
+    errors.sort_by_key(|error| error.span().map_or(0, |span| span.start));
+    // Each costs a walk through the text.
+    errors.truncate(2 * MOST_SHOWN);
+    let mut lines = std::collections::BTreeSet::new();
+    let fault = |error: &toml::de::Error| {
+        let start = error
+            .span()
+            .map_or(0, |span| file.floor_char_boundary(span.start));
+        let before = &file[..start];
+        let line = before.matches('\n').count() + 1;
+        if !lines.insert(line) {
+            return None;
+        }
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        Some(Fault {
+            key: format!("line {line}, column {column} of the file"),
+            value: file[start..].lines().next().map(shown),
+            allowed: format!("a TOML document; here: {}", shown(error.message())),
+        })
+    };
+    errors.iter().filter_map(fault).collect()
 }
 
 /// The value of one key of a file that [`load`] accepted: for what is needed before it (log

@@ -9,20 +9,21 @@ use std::process::ExitCode;
 use agent::config;
 use anyhow::Context as _;
 use args::Args;
-use clap::Parser as _;
+use config::Given;
+use health_event::text::chain;
 
 /// Exit code of a wrong flag or configuration.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let (args, given) = Args::read();
     if let Some(file) = &args.check_config {
-        return check(file, &args).unwrap_or_else(|error| {
+        return check(file, given).unwrap_or_else(|error| {
             complain(&error);
             ExitCode::FAILURE
         });
     }
-    let (config, logging) = match load(&args) {
+    let (config, logging) = match load(&args, &given) {
         Ok(loaded) => loaded,
         Err(error) => {
             complain(&error);
@@ -50,14 +51,17 @@ fn main() -> ExitCode {
 
 /// `--check-config FILE`: everything that is wrong, as TOML. The node's name comes from the pod's
 /// environment, so that a file without one is whole.
-fn check(file: &Path, args: &Args) -> anyhow::Result<ExitCode> {
+fn check(file: &Path, mut given: Vec<Given>) -> anyhow::Result<ExitCode> {
     let text = config::read(file)
         .with_context(|| format!("configuration file {} can't be read", file.display()))?;
-    let mut flags = args.values();
     if config::value_of(&text, "node_name").is_none() {
-        flags.push(("node_name", "checked".to_owned()));
+        given.push(Given {
+            key: "node_name",
+            name: "node_name",
+            value: "checked".to_owned(),
+        });
     }
-    let faults = config::load(&text, &flags)
+    let faults = config::load(&text, &given)
         .err()
         .map(|error| error.0)
         .unwrap_or_default();
@@ -91,19 +95,17 @@ struct Logging {
     filter: String,
 }
 
-fn load(args: &Args) -> anyhow::Result<(config::Config, Logging)> {
+fn load(args: &Args, given: &[Given]) -> anyhow::Result<(config::Config, Logging)> {
     let file = match &args.config {
         Some(path) => config::read(path)
             .with_context(|| format!("configuration file {} can't be read", path.display()))?,
         None => String::new(),
     };
-    let flags = args.values();
-    let config = config::load(&file, &flags)?;
+    let config = config::load(&file, given)?;
     let value = |key: &str, default: &str| {
-        flags
-            .iter()
-            .find(|(k, _)| *k == key)
-            .map(|(_, v)| v.clone())
+        let given = given.iter().find(|given| given.key == key);
+        given
+            .map(|given| given.value.clone())
             .or_else(|| config::value_of(&file, key))
             .unwrap_or_else(|| default.to_owned())
     };
@@ -129,5 +131,5 @@ fn start(config: config::Config, logging: &Logging) -> anyhow::Result<()> {
     reason = "the program's last word; logging may not be set up yet"
 )]
 fn complain(error: &anyhow::Error) {
-    eprintln!("warden-agent: {error:#}");
+    eprintln!("warden-agent: {}", chain(error.as_ref()));
 }

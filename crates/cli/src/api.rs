@@ -81,7 +81,7 @@ pub struct Connection {
     ca_file: Option<PathBuf>,
 }
 
-const HEADING: &str = "How to reach the controller";
+const HEADING: &str = "How to reach the controller (a variable that is empty counts as not set)";
 
 /// What the controller said.
 #[derive(Debug)]

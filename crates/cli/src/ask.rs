@@ -14,6 +14,13 @@ pub(crate) fn node(text: &str) -> Result<NodeName, String> {
     NodeName::new(text).map_err(|error| error.to_string())
 }
 
+/// A reason from the command line: the next person reads it, so it has to say something.
+pub(crate) fn reason(text: &str) -> Result<String, &'static str> {
+    let said = !harmless(text).trim().is_empty();
+    said.then(|| text.to_owned())
+        .ok_or("it is empty: say why, for the next person")
+}
+
 /// Prints what was done.
 pub(crate) fn said(done: &Answer<Done>, options: Options) -> Result<Exit, ApiError> {
     let mut out = options.stdout();

@@ -9,14 +9,13 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::output::{self, BOLD, Exit, Format, GREEN, Options, RED};
+use crate::output::{self, BOLD, Exit, Format, GREEN, Options, RED, YELLOW};
 use crate::output::{counted, harmless, json_line, unless_gone};
 
+mod node_cache;
 mod syntax;
-
-use syntax::Syntax;
 
 /// Bytes of a configuration at most.
 const LARGEST: u64 = 4 * 1024 * 1024;
@@ -49,7 +48,7 @@ const AFTER_HELP: &str = "\
 The programs check their own files: warden-controller or warden-agent must lie beside \
 `warden` or in PATH.
 
-Exit codes: 0 nothing is wrong; 1 something is; 2 wrong usage, or the file could not be checked.";
+Exit codes: 0 nothing is wrong, though there may be warnings; 1 something is; 2 wrong usage, or the file could not be checked.";
 
 /// What about it.
 #[derive(Debug, clap::Args)]
@@ -95,11 +94,11 @@ impl Program {
 }
 
 /// One thing wrong, as the programs print it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 struct Fault {
     /// Full key; empty if the file as a whole is meant.
     key: String,
-    /// The value; none if the key is missing.
+    /// The value, cut; none if the key is missing.
     value: Option<String>,
     /// What would be right.
     allowed: String,
@@ -110,6 +109,40 @@ struct Fault {
 struct Printed {
     #[serde(default)]
     fault: Vec<Fault>,
+    /// What is odd, and keeps nothing from starting.
+    #[serde(default)]
+    warning: Vec<Fault>,
+    /// The controller's, where nothing is wrong.
+    node_cache: Option<node_cache::NodeCache>,
+}
+
+impl Fault {
+    /// With the value as JSON, not as the TOML that the file holds in quotes once more.
+    fn json(&self) -> serde_json::Value {
+        let value = self.value.as_deref().map(|text| {
+            let plain = || serde_json::Value::from(text);
+            let value = as_toml(text).and_then(|value| serde_json::to_value(value).ok());
+            value.unwrap_or_else(plain)
+        });
+        serde_json::json!({"key": self.key, "value": value, "allowed": self.allowed})
+    }
+
+    /// The value as it would stand in the file.
+    fn shown(&self) -> Option<String> {
+        let text = self.value.as_ref()?;
+        let cut = text.ends_with('…');
+        Some(if cut || as_toml(text).is_some() {
+            text.clone()
+        } else {
+            format!("{text:?}")
+        })
+    }
+}
+
+/// A value as TOML writes it: the controller tells it so, the agent tells a text without quotes.
+fn as_toml(text: &str) -> Option<toml::Value> {
+    let mut table: toml::Table = format!("value = {text}").parse().ok()?;
+    table.remove("value")
 }
 
 /// Why nothing was checked.
@@ -171,33 +204,34 @@ pub fn run(args: &Args, options: &Options) -> Result<Exit, ConfigError> {
     let Act::Check(Check { file, program }) = &args.act;
     let text = read(file)?;
     let mut out = options.stdout();
-    let table = match text.parse::<toml::Table>() {
-        Ok(table) => table,
-        Err(error) => {
-            let syntax = Syntax::of(&text, &error);
-            let printed = match options.format {
-                Format::Json => json_line(&mut out, &syntax.json(file, *program)),
-                Format::Text => syntax.print(&mut out, file),
-            };
-            unless_gone(printed.and_then(|()| out.flush()))?;
-            return Ok(Exit::Unhealthy);
-        }
-    };
-    let mut exit = Exit::Clean;
-    for (program, faults) in checked(file, *program, &table)? {
+    let Ok(table) = text.parse::<toml::Table>() else {
+        let faults = syntax::faults(&text);
         let printed = match options.format {
-            Format::Json => {
-                let result = serde_json::json!({
-                    "file": file.to_string_lossy(),
-                    "program": program.name(),
-                    "faults": faults,
-                });
-                json_line(&mut out, &result.to_string())
-            }
-            Format::Text => print(&mut out, file, program, &faults, table.is_empty()),
+            Format::Json => json_line(&mut out, &syntax::json(&faults, file, *program)),
+            Format::Text => syntax::print(&faults, &mut out, file),
         };
         unless_gone(printed.and_then(|()| out.flush()))?;
-        if !faults.is_empty() {
+        return Ok(Exit::Unhealthy);
+    };
+    let mut exit = Exit::Clean;
+    for (program, told) in checked(file, *program, &table)? {
+        let printed = match options.format {
+            Format::Json => {
+                let mut result = serde_json::json!({
+                    "file": file.to_string_lossy(),
+                    "program": program.name(),
+                    "faults": told.fault.iter().map(Fault::json).collect::<Vec<_>>(),
+                    "warnings": told.warning.iter().map(Fault::json).collect::<Vec<_>>(),
+                });
+                if let Some(cost) = &told.node_cache {
+                    result["node_cache"] = serde_json::json!(cost);
+                }
+                json_line(&mut out, &result.to_string())
+            }
+            Format::Text => print(&mut out, file, program, &told, table.is_empty()),
+        };
+        unless_gone(printed.and_then(|()| out.flush()))?;
+        if !told.fault.is_empty() {
             exit = Exit::Unhealthy;
         }
     }
@@ -210,15 +244,15 @@ fn checked(
     file: &Path,
     program: Option<Program>,
     table: &toml::Table,
-) -> Result<Vec<(Program, Vec<Fault>)>, ConfigError> {
+) -> Result<Vec<(Program, Printed)>, ConfigError> {
     if let Some(program) = program.map_or_else(|| told_by_keys(file, table), |p| Ok(Some(p)))? {
-        return Ok(vec![(program, faults(program, file)?)]);
+        return Ok(vec![(program, asked(program, file)?)]);
     }
     let mut said = Vec::new();
     let mut missing = Vec::new();
     for program in [Program::Controller, Program::Agent] {
-        match faults(program, file) {
-            Ok(faults) => said.push((program, faults)),
+        match asked(program, file) {
+            Ok(told) => said.push((program, told)),
             Err(error) => missing.push(error),
         }
     }
@@ -268,7 +302,7 @@ fn told_by_keys(file: &Path, table: &toml::Table) -> Result<Option<Program>, Con
     }
 }
 
-fn faults(program: Program, file: &Path) -> Result<Vec<Fault>, ConfigError> {
+fn asked(program: Program, file: &Path) -> Result<Printed, ConfigError> {
     let failed = |why: String| ConfigError::Program {
         program: program.name(),
         why,
@@ -291,9 +325,9 @@ fn faults(program: Program, file: &Path) -> Result<Vec<Fault>, ConfigError> {
             said.trim()
         ))
     };
-    let faults = printed.map_err(|_| odd())?.fault;
-    match (output.status.code(), faults.is_empty()) {
-        (Some(0), true) | (Some(2), false) => Ok(faults),
+    let printed = printed.map_err(|_| odd())?;
+    match (output.status.code(), printed.fault.is_empty()) {
+        (Some(0), true) | (Some(2), false) => Ok(printed),
         _ => Err(odd()),
     }
 }
@@ -312,38 +346,51 @@ fn print(
     out: &mut impl io::Write,
     file: &Path,
     program: Program,
-    faults: &[Fault],
+    told: &Printed,
     is_empty: bool,
 ) -> io::Result<()> {
     let path = file.display().to_string();
     let (path, name) = (harmless(&path), program.name());
-    if faults.is_empty() {
+    write!(out, "{BOLD}{path}{BOLD:#} ({name}): ")?;
+    if told.fault.is_empty() {
         let empty = if is_empty {
             "; no key is set, so that all have their defaults"
         } else {
             ""
         };
-        return writeln!(
-            out,
-            "{BOLD}{path}{BOLD:#} ({name}): {GREEN}nothing is wrong{GREEN:#}{empty}"
-        );
+        writeln!(out, "{GREEN}nothing is wrong{GREEN:#}{empty}")?;
+    } else {
+        let count = counted(told.fault.len() as u64, "fault");
+        writeln!(out, "{RED}{count}{RED:#}")?;
     }
-    let count = counted(faults.len() as u64, "fault");
-    writeln!(out, "{BOLD}{path}{BOLD:#} ({name}): {RED}{count}{RED:#}")?;
-    for fault in faults {
-        let key = if fault.key.is_empty() {
-            "the file"
-        } else {
-            &fault.key
-        };
-        let value = match &fault.value {
-            Some(value) => format!(" = {value}"),
-            None => " is missing".to_owned(),
-        };
-        writeln!(out, "  {BOLD}{}{BOLD:#}{}", harmless(key), harmless(&value))?;
-        writeln!(out, "    allowed: {}", harmless(&fault.allowed))?;
+    for fault in &told.fault {
+        print_one(out, fault, "allowed")?;
     }
-    Ok(())
+    if !told.warning.is_empty() {
+        let count = counted(told.warning.len() as u64, "warning");
+        writeln!(out, "  {YELLOW}{count}{YELLOW:#}")?;
+    }
+    for warning in &told.warning {
+        print_one(out, warning, "better")?;
+    }
+    match &told.node_cache {
+        Some(cost) => cost.print(out),
+        None => Ok(()),
+    }
+}
+
+fn print_one(out: &mut impl io::Write, fault: &Fault, word: &str) -> io::Result<()> {
+    let key = if fault.key.is_empty() {
+        "the file"
+    } else {
+        &fault.key
+    };
+    let value = match fault.shown() {
+        Some(value) => format!(" = {value}"),
+        None => " is missing".to_owned(),
+    };
+    writeln!(out, "  {BOLD}{}{BOLD:#}{}", harmless(key), harmless(&value))?;
+    writeln!(out, "    {word}: {}", harmless(&fault.allowed))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub struct Args {
     #[arg(value_parser = ask::node)]
     node: NodeName,
     /// Why, for the next person: `warden explain` shows it.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = ask::reason)]
     reason: String,
 }
 

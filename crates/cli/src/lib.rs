@@ -7,6 +7,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use clap::builder::Resettable;
 use clap::{Arg, CommandFactory as _, Parser, Subcommand};
 
 pub mod api;
@@ -52,7 +53,13 @@ const ALONE: [&str; 4] = ["scan", "inject", "config", "completions"];
 /// The command line. The connection's flags may stand before and behind a subcommand's name; the
 /// subcommands that ask no controller pass them over, and their help does not show them.
 pub fn command() -> clap::Command {
-    let whole = Cli::command().mut_subcommand("scan", scan::with_later_flags);
+    with_plain_usage(flags())
+}
+
+fn flags() -> clap::Command {
+    let whole = Cli::command()
+        .mut_subcommand("scan", scan::with_later_flags)
+        .mut_args(without_an_empty_variable);
     let connection = whole
         .get_arguments()
         .filter(|argument| api::FLAGS.contains(&argument.get_id().as_str()));
@@ -69,10 +76,39 @@ pub fn command() -> clap::Command {
 pub fn command_as(program: &OsStr) -> clap::Command {
     let stem = Path::new(program).file_stem().unwrap_or_default();
     if stem == "kubectl-warden" {
-        command().bin_name("kubectl warden")
+        with_plain_usage(flags().bin_name("kubectl warden"))
     } else {
         command()
     }
+}
+
+/// A variable that is set and empty counts as not set.
+fn without_an_empty_variable(argument: Arg) -> Arg {
+    let value = argument.get_env().and_then(std::env::var_os);
+    if value.is_some_and(|value| value.is_empty()) {
+        argument.env(Resettable::Reset)
+    } else {
+        argument
+    }
+}
+
+/// Errors show the usage that help shows. By itself an error's usage lists whatever has a value,
+/// by default or by a variable too, as if it were required.
+fn with_plain_usage(command: clap::Command) -> clap::Command {
+    let mut built = command.clone();
+    built.build();
+    usage_of(command, &built)
+}
+
+fn usage_of(command: clap::Command, built: &clap::Command) -> clap::Command {
+    let usage = built.clone().render_usage().to_string();
+    let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage).to_owned();
+    let inner = built
+        .get_subcommands()
+        .filter(|inner| inner.get_name() != "help");
+    inner.fold(command.override_usage(usage), |command, inner| {
+        command.mut_subcommand(inner.get_name(), |plain| usage_of(plain, inner))
+    })
 }
 
 /// The subcommands.

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::AnsiColor;
 pub use anstyle::Style;
-pub use health_event::text::harmless;
 use health_event::text::steers;
+pub use health_event::text::{chain, counted, harmless};
 
 /// For people: standard output without colours when it is no terminal or `NO_COLOR` is set.
 pub type Stdout = AutoStream<io::StdoutLock<'static>>;
@@ -85,12 +85,6 @@ pub fn unless_gone(printed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// `1 node`, `2 nodes`.
-pub fn counted(count: u64, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{plural}")
-}
-
 /// How the program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
@@ -111,20 +105,6 @@ impl From<Exit> for ExitCode {
 /// Prints an error and what caused it, on one line.
 pub fn report_error(error: &(dyn std::error::Error + 'static)) {
     notice("error", RED, &chain(error));
-}
-
-/// An error and what caused it: each cause once, also where an error repeats its own cause.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let said = inner.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 /// Prints JSON of others on one line: what would steer a terminal is escaped, so that it stays the
@@ -258,32 +238,6 @@ mod tests {
         assert!(!out.trim_end().contains(steers), "{out:?}");
         let value = |json: &str| serde_json::from_str::<serde_json::Value>(json).unwrap();
         assert_eq!(value(&out), value(json));
-    }
-
-    #[test]
-    fn each_cause_is_told_once() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("{text}")]
-        struct Told {
-            text: &'static str,
-            source: Option<Box<Told>>,
-        }
-        let error = |texts: &[&'static str]| {
-            let wrap = |source: Option<Box<Told>>, text: &&'static str| {
-                Some(Box::new(Told { text, source }))
-            };
-            texts.iter().rev().fold(None, wrap).unwrap()
-        };
-        let table: [(&[&str], &str); 5] = [
-            (&["a"], "a"),
-            (&["a", "b", "c"], "a: b: c"),
-            (&["a: b: c", "b: c", "c"], "a: b: c"),
-            (&["a: b", "b", "b"], "a: b"),
-            (&["a", "b: c", "c"], "a: b: c"),
-        ];
-        for (texts, want) in table {
-            assert_eq!(chain(&error(texts)), want);
-        }
     }
 
     #[test]

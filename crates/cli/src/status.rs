@@ -221,7 +221,7 @@ fn gaps(out: &mut impl Write, store: &Store) -> io::Result<()> {
     if more > 0 {
         writeln!(
             out,
-            "  {DIM}and {more} more gaps: warden status --format json{DIM:#}"
+            "  {DIM}and {more} more: warden status --format json{DIM:#}"
         )?;
     }
     Ok(())

@@ -59,8 +59,89 @@ fn every_fault_is_printed_with_what_would_be_right() {
         Path::new("/"),
         &["--format", "json"],
     );
-    let want = r#"{"faults":[{"allowed":"enforce, audit or off","key":"ingest.mode","value":"\"on\""},{"allowed":"a DNS subdomain: the node's name","key":"node_name","value":null}],"file":"a.toml","program":"warden-controller"}"#;
+    let want = r#"{"faults":[{"allowed":"enforce, audit or off","key":"ingest.mode","value":"on"},{"allowed":"a DNS subdomain: the node's name","key":"node_name","value":null}],"file":"a.toml","program":"warden-controller","warnings":[]}"#;
     assert_eq!((json.code, json.out.trim_end()), (Some(1), want));
+}
+
+const VALUES: &str = r#"
+[[fault]]
+key = "a"
+value = 'plain'
+allowed = "x"
+
+[[fault]]
+key = "b"
+value = '["no-slash", 5]'
+allowed = "x"
+
+[[fault]]
+key = "c"
+value = '-1'
+allowed = "x"
+
+[[fault]]
+key = "d"
+value = '"cut…'
+allowed = "x"
+"#;
+
+#[test]
+fn a_value_is_quoted_once_whichever_way_a_program_tells_it() {
+    let folder = folder();
+    answering(folder.path(), "warden-agent", VALUES, 2);
+    let ran = check(folder.path(), "[kernel_log]", Path::new("/"), &[]);
+    for line in [
+        "a = \"plain\"",
+        "b = [\"no-slash\", 5]",
+        "c = -1",
+        "d = \"cut…",
+    ] {
+        assert!(ran.out.contains(&format!("  {line}\n")), "{}", ran.out);
+    }
+    let flags = ["--format", "json"];
+    let json = check(folder.path(), "[kernel_log]", Path::new("/"), &flags);
+    let told: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    let values: Vec<&serde_json::Value> = (0..4).map(|n| &told["faults"][n]["value"]).collect();
+    let want = serde_json::json!(["plain", ["no-slash", 5], -1, "\"cut…"]);
+    assert_eq!(serde_json::json!(values), want);
+}
+
+#[test]
+fn a_warning_is_told_and_is_no_fault() {
+    let folder = folder();
+    let warning = "[[warning]]\nkey = \"quarantine.rule-sets[0].match.all[0].expression\"\n\
+                   value = '\"true || event.isFatal == 1\"'\nallowed = \"write true or false\"\n";
+    answering(folder.path(), "warden-controller", warning, 0);
+    let ran = check(folder.path(), "[quarantine]", Path::new("/"), &[]);
+    let want = "a.toml (warden-controller): nothing is wrong\n  1 warning\n  \
+                quarantine.rule-sets[0].match.all[0].expression = \"true || event.isFatal == 1\"\n    \
+                better: write true or false\n";
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), want));
+    let flags = ["--format", "json"];
+    let json = check(folder.path(), "[quarantine]", Path::new("/"), &flags);
+    let told: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(json.code, Some(0));
+    assert_eq!(told["faults"], serde_json::json!([]));
+    assert_eq!(told["warnings"][0]["value"], "true || event.isFatal == 1");
+}
+
+#[test]
+fn every_key_that_stands_twice_is_told_at_once() {
+    let folder = folder();
+    let text = "profile = 'x'\nprofile = 'y'\n[store]\npath = 'a'\npath = 'b'\n[store]\n";
+    let ran = check(folder.path(), text, Path::new("/"), &[]);
+    assert_eq!(ran.code, Some(1));
+    for place in [
+        "line 2, column 1: duplicate key",
+        "line 5, column 1: duplicate key",
+    ] {
+        assert!(ran.out.contains(place), "{}", ran.out);
+    }
+    assert!(ran.out.contains("line 6, column "), "{}", ran.out);
+    let flags = ["--format", "json"];
+    let json = check(folder.path(), text, Path::new("/"), &flags);
+    let told: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(told["faults"].as_array().unwrap().len(), 3, "{told}");
 }
 
 #[test]
@@ -224,4 +305,32 @@ fn what_can_not_be_checked_says_why() {
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{path}");
         assert!(ran.err.contains(want), "{}", ran.err);
     }
+}
+
+#[test]
+fn what_a_node_costs_is_told_where_nothing_is_wrong() {
+    let folder = folder();
+    let told = r#"[node_cache]
+bytes_per_node = 2900
+typical_node = "63 labels, 7 annotations"
+labels = "all"
+annotations = "15 by name"
+fields = ["spec.podCIDR", "status.nodeInfo.kernelVersion"]
+"#;
+    answering(folder.path(), "warden-controller", told, 0);
+    let ran = check(folder.path(), "profile = 'cordon'", Path::new("/"), &[]);
+    let want = "a.toml (warden-controller): nothing is wrong\n  \
+                each node takes about 2900 bytes of memory (a typical one: 63 labels, 7 annotations)\n    \
+                kept of it: labels all, annotations 15 by name, other fields that rules read: \
+                spec.podCIDR, status.nodeInfo.kernelVersion\n";
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), want));
+    let json = check(
+        folder.path(),
+        "profile = 'cordon'",
+        Path::new("/"),
+        &["--format", "json"],
+    );
+    let object: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(object["node_cache"]["bytes_per_node"], 2900);
+    assert_eq!(object["node_cache"]["fields"][0], "spec.podCIDR");
 }

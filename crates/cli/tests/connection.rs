@@ -50,6 +50,31 @@ fn the_token_of_the_file_is_sent() {
 }
 
 #[test]
+fn an_empty_variable_counts_as_not_set_and_an_empty_flag_is_refused() {
+    let server = Server::start(&known());
+    let run = |flags: &[&str]| {
+        let mut command = program();
+        command
+            .env("WARDEN_SERVER", "")
+            .env("WARDEN_TOKEN_FILE", "")
+            .env("WARDEN_CA_FILE", "")
+            .arg("breaker")
+            .args(flags);
+        Ran::from(command.output().unwrap())
+    };
+    let ran = run(&["--server", &server.url()]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    assert_eq!(server.called()[0].authorization, None);
+    let ran = run(&["--server", &server.url(), "--token-file", ""]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("'--token-file <FILE>'"), "{}", ran.err);
+    // The default, where nobody need be.
+    let ran = run(&["--token-file", "/nowhere"]);
+    assert!(ran.err.contains("token file /nowhere"), "{}", ran.err);
+    assert_eq!(run(&["--help"]).code, Some(0));
+}
+
+#[test]
 fn nobody_there_tells_how_to_get_there() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

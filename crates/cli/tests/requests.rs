@@ -1,6 +1,6 @@
 //! `warden hold`, `warden release`, `warden close`, and the completions of all.
 
-use crate::kit::{Server, ask, warden};
+use crate::kit::{Ran, Server, ask, program, warden};
 
 fn server() -> Server {
     let done = r#"{"done":"done for node gpu-17"}"#.to_owned();
@@ -53,6 +53,24 @@ fn a_node_that_is_no_name_is_never_sent() {
         warden(&["hold", "gpu-17"]).err.contains("--reason"),
         "a hold needs a reason"
     );
+}
+
+#[test]
+fn a_hold_whose_reason_says_nothing_is_never_sent() {
+    let server = server();
+    for reason in ["", "  ", "\n\t", "\u{200b}"] {
+        let mut command = program();
+        command.env("WARDEN_SERVER", server.url());
+        let ran = command.args(["hold", "gpu-17", "--reason", reason]);
+        let ran = Ran::from(ran.output().unwrap());
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{reason:?}");
+        assert!(
+            ran.err.contains("--reason <TEXT>") && ran.err.contains("say why"),
+            "{reason:?}: {}",
+            ran.err
+        );
+    }
+    assert_eq!(server.called(), []);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use k8s_api::names;
 
-use crate::kit::warden;
+use crate::kit::{Ran, program, warden};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -190,6 +190,38 @@ fn help() -> String {
         );
     }
     text
+}
+
+#[test]
+fn an_error_shows_the_usage_of_the_help_whatever_the_environment_holds() {
+    let command = cli::command();
+    let mut paths: Vec<Vec<&str>> = vec![vec![]];
+    for outer in command.get_subcommands() {
+        paths.push(vec![outer.get_name()]);
+        let inner = outer.get_subcommands();
+        paths.extend(inner.map(|inner| vec![outer.get_name(), inner.get_name()]));
+    }
+    let usage = |ran: &Ran| {
+        let text = format!("{}{}", ran.out, ran.err);
+        let line = text.lines().find(|line| line.starts_with("Usage: "));
+        line.map(str::to_owned).unwrap_or_default()
+    };
+    for path in paths {
+        let run = |last: &str| {
+            let mut command = program();
+            command
+                .env("WARDEN_SERVER", "http://127.0.0.1:9")
+                .env("WARDEN_TOKEN_FILE", "/t")
+                .env("WARDEN_CA_FILE", "/c");
+            Ran::from(command.args(&path).arg(last).output().unwrap())
+        };
+        let (help, error) = (run("--help"), run("--no-such-flag"));
+        assert_eq!((help.code, error.code), (Some(0), Some(2)), "{path:?}");
+        assert!(!usage(&help).is_empty(), "{path:?}");
+        assert_eq!(usage(&error), usage(&help), "{path:?}");
+    }
+    let hold = usage(&warden(&["hold"]));
+    assert_eq!(hold, "Usage: warden hold [OPTIONS] --reason <TEXT> <NODE>");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Texts of logs, monitors and objects, made fit to be shown: one function for all that show them.
+//! Texts of logs, monitors and objects, made fit to be shown, and numbers of things: one function for
+//! all that show them.
 
 use std::borrow::Cow;
 
@@ -42,6 +43,26 @@ pub fn named(name: &str) -> Cow<'_, str> {
     } else {
         shown
     }
+}
+
+/// `1 node`, `2 nodes`.
+pub fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// An error and what caused it: each cause once, also where an error repeats its own cause.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = inner.source();
+    }
+    text
 }
 
 /// Whether a character is no text: a control or format character, or the end of a line.
@@ -164,6 +185,38 @@ mod tests {
         for (text, want) in table {
             assert_eq!(harmless(text), want, "{text:?}");
         }
+    }
+
+    #[test]
+    fn each_cause_is_told_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{text}")]
+        struct Told {
+            text: &'static str,
+            source: Option<Box<Told>>,
+        }
+        let error = |texts: &[&'static str]| {
+            let wrap = |source: Option<Box<Told>>, text: &&'static str| {
+                Some(Box::new(Told { text, source }))
+            };
+            texts.iter().rev().fold(None, wrap).unwrap()
+        };
+        let table: [(&[&str], &str); 5] = [
+            (&["a"], "a"),
+            (&["a", "b", "c"], "a: b: c"),
+            (&["a: b: c", "b: c", "c"], "a: b: c"),
+            (&["a: b", "b", "b"], "a: b"),
+            (&["a", "b: c", "c"], "a: b: c"),
+        ];
+        for (texts, want) in table {
+            assert_eq!(chain(&error(texts)), want);
+        }
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        let told = [0, 1, 2].map(|count| counted(count, "fault"));
+        assert_eq!(told, ["0 faults", "1 fault", "2 faults"]);
     }
 
     proptest! {

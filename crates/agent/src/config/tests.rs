@@ -1,7 +1,12 @@
 use super::*;
 
-fn flags(list: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
-    list.iter().map(|(k, v)| (*k, (*v).to_owned())).collect()
+fn flags(list: &[(&'static str, &str)]) -> Vec<Given> {
+    let given = |(key, value): &(&'static str, &str)| Given {
+        key,
+        name: "--flag",
+        value: (*value).to_owned(),
+    };
+    list.iter().map(given).collect()
 }
 
 #[test]
@@ -29,8 +34,8 @@ fn everything_wrong_is_told_at_once() {
     let mut keys: Vec<&str> = error.0.iter().map(|f| f.key.as_str()).collect();
     keys.sort_unstable();
     let want = [
+        "--flag",
         "controller.url",
-        "kernel_log.source",
         "kernel_log.start",
         "node_name (--node-name, NODE_NAME)",
         "nodename",
@@ -43,6 +48,46 @@ fn everything_wrong_is_told_at_once() {
         text.contains("kernel_log.start = \"begin\"; allowed: auto, end or a sequence number"),
         "{text}"
     );
+}
+
+#[test]
+fn a_fault_is_named_as_it_was_given() {
+    let keys = |file: &str, given: &[(&'static str, &str)]| {
+        let error = load(file, &flags(given)).unwrap_err();
+        error.0.into_iter().map(|f| f.key).collect::<Vec<_>>()
+    };
+    let url = "http://10.0.0.1:1";
+    let node = ("node_name", "gpu-1");
+    assert_eq!(keys("", &[node, ("controller.url", url)]), ["--flag"]);
+    let file = format!("[controller]\nurl = '{url}'");
+    assert_eq!(keys(&file, &[node]), ["controller.url"]);
+    // A bad name is no missing one.
+    assert_eq!(keys("", &[("node_name", "a b")]), ["--flag"]);
+    assert_eq!(keys("node_name = ''", &[]), ["node_name"]);
+    assert_eq!(keys("", &[]), ["node_name (--node-name, NODE_NAME)"]);
+}
+
+#[test]
+fn every_place_that_is_no_toml_is_told_with_its_line() {
+    let file = "state_dir = '/a'\nstate_dir = '/b'\n[socket]\nuids = [1]\nuids = [2]\n";
+    let error = load(file, &flags(&[("node_name", "n")])).unwrap_err();
+    let keys: Vec<&str> = error.0.iter().map(|f| f.key.as_str()).collect();
+    let want = [
+        "line 2, column 1 of the file",
+        "line 5, column 1 of the file",
+    ];
+    assert_eq!(keys, want);
+    let text = error.to_string();
+    assert!(
+        text.starts_with("the configuration has 2 faults:\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("uids = [2]") && text.contains("duplicate key"),
+        "{text}"
+    );
+    let one = load("", &[]).unwrap_err().to_string();
+    assert!(one.starts_with("the configuration has 1 fault:\n"), "{one}");
 }
 
 #[test]

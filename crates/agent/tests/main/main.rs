@@ -18,4 +18,5 @@ mod refused;
 mod sight;
 mod socket;
 mod spool;
+mod start;
 mod trust;

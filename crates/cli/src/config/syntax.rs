@@ -3,9 +3,13 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use toml::de::DeTable;
+
 use super::Program;
 use crate::output::{BOLD, RED, harmless};
 
+/// Faults that are told of one file.
+const MOST: usize = 50;
 /// Characters of a line that are shown.
 const SHOWN: usize = 100;
 
@@ -22,8 +26,49 @@ pub(super) struct Syntax {
     text: String,
 }
 
+/// Every line where a text stops being TOML, a key that stands twice included, in the order of the
+/// file; at most [`MOST`]. What follows on a line is mostly a consequence.
+pub(super) fn faults(text: &str) -> Vec<Syntax> {
+    let (_, mut errors) = DeTable::parse_recoverable(text);
+    errors.sort_by_key(|error| error.span().map_or(0, |span| span.start));
+    // Each costs a walk through the text.
+    let first = errors.iter().take(2 * MOST);
+    let mut found: Vec<Syntax> = first.map(|error| Syntax::of(text, error)).collect();
+    found.dedup_by_key(|fault| fault.line);
+    found.truncate(MOST);
+    found
+}
+
+/// In the form of the other faults, each with its place.
+pub(super) fn json(faults: &[Syntax], file: &Path, program: Option<Program>) -> String {
+    let fault = |fault: &Syntax| {
+        serde_json::json!({
+            "key": "",
+            "value": fault.text,
+            "allowed": fault.error,
+            "line": fault.line,
+            "column": fault.column,
+        })
+    };
+    serde_json::json!({
+        "file": file.to_string_lossy(),
+        "program": program.map(Program::name),
+        "faults": faults.iter().map(fault).collect::<Vec<_>>(),
+        "warnings": [],
+    })
+    .to_string()
+}
+
+/// For people.
+pub(super) fn print(faults: &[Syntax], out: &mut impl Write, file: &Path) -> io::Result<()> {
+    let path = file.display().to_string();
+    let path = harmless(&path);
+    writeln!(out, "{BOLD}{path}{BOLD:#}: {RED}no TOML{RED:#}")?;
+    faults.iter().try_for_each(|fault| fault.print(out))
+}
+
 impl Syntax {
-    pub(super) fn of(text: &str, error: &toml::de::Error) -> Self {
+    fn of(text: &str, error: &toml::de::Error) -> Self {
         let at = error
             .span()
             .map_or(0, |span| text.floor_char_boundary(span.start));
@@ -37,30 +82,8 @@ impl Syntax {
         }
     }
 
-    /// In the form of the other faults, with the place.
-    pub(super) fn json(&self, file: &Path, program: Option<Program>) -> String {
-        serde_json::json!({
-            "file": file.to_string_lossy(),
-            "program": program.map(Program::name),
-            "faults": [{
-                "key": "",
-                "value": self.text,
-                "allowed": self.error,
-                "line": self.line,
-                "column": self.column,
-            }],
-        })
-        .to_string()
-    }
-
-    /// For people: the place, the reason, and the line with a mark below it.
-    pub(super) fn print(&self, out: &mut impl Write, file: &Path) -> io::Result<()> {
-        let path = file.display().to_string();
-        writeln!(
-            out,
-            "{BOLD}{}{BOLD:#}: {RED}no TOML{RED:#}",
-            harmless(&path)
-        )?;
+    /// The place, the reason, and the line with a mark below it.
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let Self {
             line,
             column,
@@ -97,10 +120,26 @@ mod tests {
             ("a = 1\na = 2\n", (2, 1, "a = 2")),
         ];
         for (text, (line, column, shown)) in table {
-            let found = Syntax::of(text, &text.parse::<toml::Table>().unwrap_err());
+            let found = faults(text).swap_remove(0);
             let want = (line, column, shown.to_owned());
             assert_eq!((found.line, found.column, found.text), want, "{text:?}");
             assert!(!found.error.is_empty(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_text_has_faults_exactly_if_the_programs_would_refuse_it() {
+        let table = [
+            ("", 0),
+            ("a = 1\n[b]\nc = 'x'", 0),
+            ("a = 1\na = 2\nb = 1\nb = 2\n[c]\n[c]\nd = 1\nd = 1", 4),
+            ("= no key, x = \na = {x = 1, x = 2}\na.y = 1", 3),
+        ];
+        for (text, want) in table {
+            let found = faults(text);
+            assert_eq!(found.len(), want, "{text:?}: {found:?}");
+            assert_eq!(text.parse::<toml::Table>().is_ok(), want == 0, "{text:?}");
+        }
+        assert_eq!(faults(&"a = 1\n".repeat(1_000)).len(), MOST);
     }
 }

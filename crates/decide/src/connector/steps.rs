@@ -1,6 +1,7 @@
 //! Core/v1 Events for what the quarantine does not do: nodes that it withholds, and the trip of a
 //! breaker.
 
+use health_event::text::counted;
 use jiff::Timestamp;
 use k8s_api::names;
 
@@ -78,9 +79,9 @@ fn tripped(trip: &Trip<'_>) -> String {
         ),
     };
     format!(
-        "the {bound} bound of pool {pool} is reached: {} nodes counted{largest}. No further node of \
+        "the {bound} bound of pool {pool} is reached: {} counted{largest}. No further node of \
          the pool is taken out until `warden breaker reset --pool {pool}`; recoveries go on",
-        trip.counted
+        counted(trip.counted, "node")
     )
 }
 

@@ -369,17 +369,24 @@ fn open_store(config: &Config) -> anyhow::Result<EventStore> {
         repeat_window: config.dedup.window,
         repeat_checks: config.dedup.checks.clone(),
         crash_points: Some(Arc::new(crate::crash::point)),
+        ..Options::default()
     };
     let store = EventStore::open(&wanted.path, options)?;
     if store.is_new() {
         warn!(
+            code = "store_new",
             id = store.store_id(),
             path = %wanted.path.display(),
             "a new store was made: if there was one before, it is lost; marks on nodes and agents' \
              reports rebuild it, but no history (in an emptyDir this happens with each new pod)"
         );
     } else {
-        info!(id = store.store_id(), path = %wanted.path.display(), "store opened");
+        info!(
+            code = "store_opened",
+            id = store.store_id(),
+            path = %wanted.path.display(),
+            "store opened"
+        );
     }
     Ok(store)
 }

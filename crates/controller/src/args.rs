@@ -2,11 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::builder::Resettable;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+
+const AFTER_HELP: &str = "A variable that is set and empty counts as not set.";
 
 /// Takes in health events, keeps them, and takes bad nodes out of scheduling.
 #[derive(Debug, Parser)]
-#[command(name = "warden-controller", version, about)]
+#[command(name = "warden-controller", version, about, after_help = AFTER_HELP)]
+#[command(override_usage = "warden-controller [OPTIONS]")]
 pub struct Args {
     /// Configuration (TOML); without one the defaults are used.
     #[arg(long, value_name = "FILE", env = "WARDEN_CONFIG")]
@@ -22,7 +26,7 @@ pub struct Args {
     pub insecure_local: bool,
 
     /// Only check a configuration: prints everything that is wrong with it as TOML (`[[fault]]`
-    /// with key, value, allowed), and exits with 2 if anything is.
+    /// with key, value, allowed), and exits with 2 if anything is; `[[warning]]` is what is odd.
     #[arg(long, value_name = "FILE")]
     pub check_config: Option<PathBuf>,
 
@@ -30,4 +34,20 @@ pub struct Args {
     #[cfg(debug_assertions)]
     #[arg(long, value_name = "POINT[:N]")]
     pub crash_at: Option<crate::crash::Pass>,
+}
+
+impl Args {
+    /// Reads the command line and the environment; ends the process on wrong usage.
+    pub fn read() -> Self {
+        let command = Self::command().mut_args(|argument| {
+            let value = argument.get_env().and_then(std::env::var_os);
+            if value.is_some_and(|value| value.is_empty()) {
+                argument.env(Resettable::Reset)
+            } else {
+                argument
+            }
+        });
+        let matches = command.get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
 }

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser as _;
 use controller::args::Args;
 use controller::config::{ConfigError, Problem};
 use controller::run;
+use health_event::text::chain;
 
 /// A configuration that can't be used, and a command line that can't.
 const USAGE: u8 = 2;
@@ -22,7 +22,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const THREADS: usize = 8;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::read();
     if let Some(file) = &args.check_config {
         return check(file).unwrap_or_else(|error| fail(&error));
     }
@@ -48,23 +48,26 @@ fn main() -> ExitCode {
     }
 }
 
-/// `--check-config FILE`: everything that is wrong, as TOML.
+/// `--check-config FILE`: everything that is wrong (`[[fault]]`) and odd (`[[warning]]`), as TOML.
 fn check(file: &Path) -> anyhow::Result<ExitCode> {
     let reading = || format!("reading the configuration {}", file.display());
-    let problems = run::check(&std::fs::read_to_string(file).with_context(reading)?);
+    let text = std::fs::read_to_string(file).with_context(reading)?;
+    let (problems, warnings) = run::check(&text);
     let mut out = std::io::stdout().lock();
-    for Problem {
-        key,
-        value,
-        allowed,
-    } in &problems
-    {
-        let texts = [("key", key), ("value", value), ("allowed", allowed)];
-        let fault: toml::Table = texts
-            .map(|(k, v)| (k.to_owned(), v.as_str().into()))
-            .into_iter()
-            .collect();
-        writeln!(out, "[[fault]]\n{fault}")?;
+    for (name, list) in [("fault", &problems), ("warning", &warnings)] {
+        for Problem {
+            key,
+            value,
+            allowed,
+        } in list
+        {
+            let texts = [("key", key), ("value", value), ("allowed", allowed)];
+            let told: toml::Table = texts
+                .map(|(k, v)| (k.to_owned(), v.as_str().into()))
+                .into_iter()
+                .collect();
+            writeln!(out, "[[{name}]]\n{told}")?;
+        }
     }
     let wrong = !problems.is_empty();
     Ok(if wrong {
@@ -79,7 +82,7 @@ fn check(file: &Path) -> anyhow::Result<ExitCode> {
     reason = "the last words of the process, also before logging"
 )]
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("warden-controller: {error:#}");
+    eprintln!("warden-controller: {}", chain(error.as_ref()));
     if error.is::<ConfigError>() {
         ExitCode::from(USAGE)
     } else {

@@ -49,6 +49,7 @@ pub struct Prepared {
     config: Config,
     kubeconfig: Option<PathBuf>,
     insecure_local: bool,
+    warnings: Vec<Problem>,
 }
 
 /// Reads and checks everything that the command line names.
@@ -84,7 +85,11 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
             )
         })?,
     };
-    let (mut config, mut problems) = read(&text)?;
+    let Read {
+        mut config,
+        mut problems,
+        warnings,
+    } = read(&text)?;
     if insecure_local {
         problems.extend(make_local(&mut config));
     }
@@ -95,30 +100,45 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
         config,
         kubeconfig,
         insecure_local,
+        warnings,
     })
 }
 
 /// Where rule sets stand in the file.
 const RULE_SETS: &str = "quarantine.rule-sets";
 
-/// Everything that is wrong with a configuration's text: what [`prepare`] would refuse.
-pub fn check(text: &str) -> Vec<Problem> {
+/// What is wrong with a configuration's text, which [`prepare`] would refuse, and what is odd.
+pub fn check(text: &str) -> (Vec<Problem>, Vec<Problem>) {
     match read(text) {
-        Ok((_, problems)) | Err(ConfigError::Problems(problems)) => problems,
-        Err(ConfigError::Syntax(why)) => vec![Problem {
-            key: String::new(),
-            value: why,
-            allowed: "a TOML document".to_owned(),
-        }],
+        Ok(read) => (read.problems, read.warnings),
+        Err(ConfigError::Problems(problems)) => (problems, Vec::new()),
+        Err(ConfigError::Syntax(why)) => {
+            let problem = Problem {
+                key: String::new(),
+                value: why,
+                allowed: "a TOML document".to_owned(),
+            };
+            (vec![problem], Vec::new())
+        }
     }
 }
 
-/// A configuration with everything that is wrong with it, rule sets included.
-fn read(text: &str) -> Result<(Config, Vec<Problem>), ConfigError> {
+/// A configuration with everything that is wrong and odd about it, rule sets included.
+struct Read {
+    config: Config,
+    problems: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
+
+fn read(text: &str) -> Result<Read, ConfigError> {
     let (config, mut problems) = Config::parse_all(text)?;
-    let rules = check_rules(&config, &problems);
-    problems.extend(rules);
-    Ok((config, problems))
+    let (wrong, warnings) = check_rules(&config, &problems);
+    problems.extend(wrong);
+    Ok(Read {
+        config,
+        problems,
+        warnings,
+    })
 }
 
 /// Plaintext, without tokens, on loopback: whatever else is configured to listen is refused.
@@ -151,20 +171,43 @@ fn make_local(config: &mut Config) -> Vec<Problem> {
 
 /// Rule sets are checked before anything starts, whether or not the module is on. Where what was
 /// `told` is about them too, only their expressions have more to tell.
-fn check_rules(config: &Config, told: &[Problem]) -> Vec<Problem> {
+fn check_rules(config: &Config, told: &[Problem]) -> (Vec<Problem>, Vec<Problem>) {
     let of_sets = |problem: &Problem| problem.key.starts_with(RULE_SETS);
     let told = told.iter().any(of_sets);
-    let errors = quarantine::rule_sets(&config.quarantine).err();
-    let errors = errors.unwrap_or_default().into_iter();
-    let problem = |error: decide::rules::RuleError| Problem {
-        key: RULE_SETS.to_owned(),
-        value: "…".to_owned(),
-        allowed: error.to_string(),
+    let (errors, warnings) = match quarantine::rule_sets(&config.quarantine) {
+        Ok(rules) => (Vec::new(), rules.warnings().to_vec()),
+        Err(errors) => (errors, Vec::new()),
     };
-    errors
-        .filter(|error| !told || !error.expression.is_empty())
-        .map(problem)
-        .collect()
+    let problem = |error: decide::rules::RuleError| of_rule(config, &error);
+    let errors = errors
+        .into_iter()
+        .filter(|error| !told || !error.expression.is_empty());
+    (
+        errors.map(problem).collect(),
+        warnings.into_iter().map(problem).collect(),
+    )
+}
+
+/// Under the key in the file, where it is about an expression of the file.
+fn of_rule(config: &Config, error: &decide::rules::RuleError) -> Problem {
+    let mut sets = config.quarantine.rule_sets.iter();
+    let set = sets.position(|set| set.name == error.rule_set);
+    let (Some(set), false) = (set, error.expression.is_empty()) else {
+        return Problem {
+            key: RULE_SETS.to_owned(),
+            value: "…".to_owned(),
+            allowed: error.to_string(),
+        };
+    };
+    let (list, index) = (error.list, error.index);
+    Problem {
+        key: format!("{RULE_SETS}[{set}].match.{list}[{index}].expression"),
+        value: toml::Value::from(error.expression.as_str()).to_string(),
+        allowed: format!(
+            "CEL as docs/cel.md says. Rule set {:?}: {}",
+            error.rule_set, error.reason
+        ),
+    }
 }
 
 /// Runs until a signal, or until a part ends.
@@ -176,6 +219,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<()> {
         config,
         kubeconfig,
         insecure_local,
+        warnings,
     } = prepared;
     telemetry::logging::init(config.log.format, &config.log.filter)?;
     info!(
@@ -184,6 +228,9 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<()> {
     );
     for line in config.effective().lines() {
         info!(target: "controller::config", "{line}");
+    }
+    for Problem { key, allowed, .. } in warnings {
+        warn!(target: "controller::config", "{key}: {allowed}");
     }
     if insecure_local {
         warn!("--insecure-local: plaintext, no tokens, loopback only; never use it in production");

@@ -32,7 +32,14 @@ fn a_bad_configuration_ends_with_code_2_and_everything_that_is_wrong() {
         "{said}"
     );
     assert!(said.contains("event.isFatal =="), "{said}");
-    assert_eq!(said.matches("expression").count(), 1, "told once: {said}");
+    let told = "quarantine.rule-sets[0].match.all[0].expression = \"event.isFatal ==\": allowed is CEL as \
+                docs/cel.md says. Rule set \"r\": not valid CEL";
+    assert!(said.contains(told), "{said}");
+    assert_eq!(
+        said.matches(".expression").count(),
+        2,
+        "told once each: {said}"
+    );
 }
 
 #[test]
@@ -50,6 +57,86 @@ fn a_rule_that_does_not_compile_is_a_bad_configuration() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("mine"), "{said}");
+}
+
+/// Runs the program, and gives its exit code, standard output and standard error.
+fn ran(arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warden-controller"));
+    let variables = variables.iter().copied();
+    let output = command.args(arguments).envs(variables).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[test]
+fn a_rule_that_can_never_match_is_a_fault_and_a_part_that_never_does_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.toml");
+    let file = path.to_str().unwrap();
+    let set = |expression: &str| {
+        let text = format!(
+            "[[quarantine.rule-sets]]\nname = 'mine'\nmatch.any = [{{ kind = 'HealthEvent', \
+             expression = \"{expression}\" }}]"
+        );
+        std::fs::write(&path, text).unwrap();
+    };
+    set("event.isFatal == 'true'");
+    let (code, out, err) = ran(&["--check-config", file], &[]);
+    assert_eq!((code, err.as_str()), (Some(2), ""));
+    assert!(
+        out.contains("[[fault]]") && out.contains("which is never true: write true"),
+        "{out}"
+    );
+    let (code, _, err) = ran(&["--config", file], &[]);
+    assert_eq!(code, Some(2));
+    assert!(
+        err.contains("can never match: event.isFatal == \"true\""),
+        "{err}"
+    );
+
+    set("event.agent == 'a' || event.isFatal == 'true'");
+    let (code, out, err) = ran(&["--check-config", file], &[]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let told: toml::Table = out.parse().unwrap();
+    let warning = &told["warning"][0];
+    assert_eq!(
+        warning["key"].as_str(),
+        Some("quarantine.rule-sets[0].match.any[0].expression")
+    );
+    assert!(!told.contains_key("fault"), "{out}");
+}
+
+#[test]
+fn an_empty_variable_counts_as_not_set_and_usage_shows_no_variable() {
+    let variables = [("WARDEN_CONFIG", ""), ("KUBECONFIG", "/nowhere")];
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("absent");
+    let kubeconfig = kubeconfig.to_str().unwrap();
+    let (code, _, err) = ran(
+        &["--kubeconfig", kubeconfig, "--insecure-local"],
+        &variables,
+    );
+    assert_eq!(code, Some(1), "{err}");
+    let last = err.lines().last().unwrap();
+    assert!(
+        last.starts_with("warden-controller: ") && last.contains(kubeconfig),
+        "{err}"
+    );
+    assert_eq!(
+        last.matches("No such file").count(),
+        1,
+        "each cause once: {last}"
+    );
+    let (code, _, err) = ran(&["--absent"], &[("WARDEN_CONFIG", "/c")]);
+    assert_eq!(code, Some(2));
+    assert!(
+        err.contains("\nUsage: warden-controller [OPTIONS]\n"),
+        "{err}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,6 +182,20 @@ async fn the_thin_loop_takes_an_event_in_and_shows_it() {
     for (path, want) in bad {
         let (status, body) = program.get(path, Some(token.trim())).await;
         assert_eq!(status, want, "{path}: {body}");
+    }
+    for body in [
+        "",
+        "{}",
+        "{\"reason\":\" \\n\"}",
+        "{\"reason\":\"\\u200b\"}",
+    ] {
+        let hold = "/api/v1/nodes/loop-1/hold";
+        let (status, said) = program.send("POST", hold, Some(token.trim()), body).await;
+        assert_eq!(status, 400, "{body}: {said}");
+        assert!(
+            said.contains("no_reason") && said.contains("say why"),
+            "{said}"
+        );
     }
     let fault = node["faults"][0]["id"].as_str().unwrap();
     let body = format!("{{\"fault\":{fault:?}}}");

@@ -92,8 +92,12 @@ impl Person {
                 return Ok(Some(()));
             }
             if is == from {
-                let (status, answer) =
-                    http::post(self.api, path, &self.token()?, &serde_json::json!({})).await?;
+                let body = if path.ends_with("/hold") {
+                    serde_json::json!({ "reason": "a person of the crash run" })
+                } else {
+                    serde_json::json!({})
+                };
+                let (status, answer) = http::post(self.api, path, &self.token()?, &body).await?;
                 anyhow::bail!("{status} {answer}");
             }
             anyhow::bail!("it is {is:?}")

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use event_store::TransitionsOf;
+use health_event::text::harmless;
 use health_event::{CloseCause, NodeName};
 use jiff::Timestamp;
 
@@ -180,6 +181,11 @@ async fn hold(
 ) -> Answer<types::Done> {
     let types::HoldRequest { reason } = read_body(body).await?;
     must_know(&state, &node)?;
+    if harmless(&reason).trim().is_empty() {
+        let text =
+            format!("node {node} is not held: `reason` is empty; say why, for the next person");
+        return Err(Failed::new(StatusCode::BAD_REQUEST, "no_reason", text));
+    }
     ask(&state, Ask::Hold { node, reason }, actor).await
 }
 

@@ -13,6 +13,8 @@ mod sections;
 
 use std::fmt;
 
+use health_event::text::counted;
+
 pub use ingest::{CheckRef, IngestConfig, ServiceAccount, TlsConfig, TrustMode};
 pub use quarantine::{
     BreakerConfig, Cooperator, CooperatorPolicy, PoolConfig, QuarantineConfig, RuleConfig,
@@ -114,7 +116,8 @@ impl fmt::Display for ConfigError {
         match self {
             Self::Syntax(why) => write!(f, "the configuration is no TOML: {}", why.trim_end()),
             Self::Problems(problems) => {
-                write!(f, "the configuration has {} faults:", problems.len())?;
+                let count = counted(problems.len() as u64, "fault");
+                write!(f, "the configuration has {count}:")?;
                 problems.iter().try_for_each(|p| write!(f, "\n  {p}"))
             }
         }
@@ -143,7 +146,7 @@ impl Config {
     pub fn parse_all(text: &str) -> Result<(Self, Vec<Problem>), ConfigError> {
         let table = text
             .parse::<toml::Table>()
-            .map_err(|error| ConfigError::Syntax(error.to_string()))?;
+            .map_err(|_| ConfigError::Syntax(syntax_faults(text)))?;
         let findings = Findings::default();
         let mut config = Self::read(Section::root(table, &findings));
         config.keys = findings.keys.into_inner();
@@ -194,6 +197,25 @@ impl Config {
             .map(|k| format!("{} = {}\n", k.key, k.value));
         lines.collect()
     }
+}
+
+/// Lines of a text that is no TOML that are told.
+const MOST_LINES: usize = 50;
+
+/// Every line where a text stops being TOML, keys that stand twice included. What follows on a line is
+/// mostly a consequence.
+fn syntax_faults(text: &str) -> String {
+    let (_, mut errors) = toml::de::DeTable::parse_recoverable(text);
+    let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
+    errors.sort_by_key(start);
+    // Each costs a walk through the text.
+    errors.truncate(2 * MOST_LINES);
+    errors.dedup_by_key(|error| {
+        let before = text.floor_char_boundary(start(error));
+        text[..before].matches('\n').count()
+    });
+    errors.truncate(MOST_LINES);
+    errors.iter().map(ToString::to_string).collect()
 }
 
 impl Default for Config {

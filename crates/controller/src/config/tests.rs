@@ -159,6 +159,24 @@ fn no_toml_is_refused_with_its_line() {
 }
 
 #[test]
+fn every_key_that_stands_twice_is_told_at_once() {
+    let text = "profile = 'silent'\nprofile = 'observe'\n[store]\npath = '/a'\npath = '/b'";
+    let found = &problems(text)[0];
+    for line in ["line 2, column 1", "line 5, column 1"] {
+        assert!(found.contains(line), "{found}");
+    }
+    assert_eq!(found.matches("duplicate key").count(), 2, "{found}");
+    assert!(problems(&"a = 1\n".repeat(100_000))[0].len() < 20_000);
+}
+
+#[test]
+fn one_fault_is_no_plural() {
+    let said = |text: &str| Config::parse(text).unwrap_err().to_string();
+    assert!(said("a = 1").starts_with("the configuration has 1 fault:\n"));
+    assert!(said("a = 1\nb = 1").starts_with("the configuration has 2 faults:\n"));
+}
+
+#[test]
 fn the_references_rule_sets_are_read() {
     let text = r#"
         [quarantine]

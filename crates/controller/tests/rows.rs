@@ -316,7 +316,7 @@ async fn row_100_a_release_keeps_the_annotations_of_others() {
 }
 
 /// A node that an older version marked: one object in place of a list.
-async fn with_an_older_annotation(cluster: &Cluster, node: &str) {
+pub(crate) async fn with_an_older_annotation(cluster: &Cluster, node: &str) {
     let uid = cluster.get(node).await.metadata.uid.unwrap();
     let mark = json!({ "id": "01ARZ3NDEKTSV4RRFFQ69G5FAV", "version": 2, "nodeUID": uid });
     let event = json!({

@@ -17,6 +17,7 @@ mod blocks;
 mod can_do;
 mod faults;
 mod held;
+mod marks;
 mod next;
 mod show;
 

@@ -26,7 +26,7 @@ usage, or no answer.";
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// For scripts: exit with 1 if the controller is not ready, a node is out or withheld, a
-    /// breaker is tripped, another fault-quarantine runs, an agent is silent or a pool has a fault. Without it the exit code is 0 then too.
+    /// breaker is tripped, another fault-quarantine runs, an agent is silent or can't be taken at its word, or a pool has a fault. Without it the exit code is 0 then too.
     #[arg(long)]
     check: bool,
 }
@@ -66,6 +66,8 @@ fn is_well(status: &Status) -> bool {
         && status.out == 0
         && status.withheld == 0
         && status.agents_silent == 0
+        && status.agents_conflicting == 0
+        && status.agents_other_machine == 0
         && status.other_quarantine.is_none()
         && status.pool_faults.is_empty()
 }
@@ -77,7 +79,7 @@ fn print(
     nodes: &[NodeLine],
     clock: &Clock,
 ) -> io::Result<()> {
-    head(out, status)?;
+    head(out, status, clock)?;
     writeln!(out)?;
     breaker::table(out, pools, clock)?;
     let odd: Vec<&NodeLine> = nodes.iter().filter(|node| is_odd(node)).collect();
@@ -102,7 +104,7 @@ fn print(
     writeln!(out, "\nwarden explain NODE tells why, and what to do.")
 }
 
-fn head(out: &mut impl Write, status: &Status) -> io::Result<()> {
+fn head(out: &mut impl Write, status: &Status, clock: &Clock) -> io::Result<()> {
     let (word, style) = if status.ready {
         ("ready", GREEN)
     } else {
@@ -135,6 +137,12 @@ fn head(out: &mut impl Write, status: &Status) -> io::Result<()> {
              out nor given back while it does. Remove it, or scale it to 0 replicas",
             harmless(what)
         )?;
+    } else if let Some(at) = status.other_quarantine_looked_at {
+        writeln!(
+            out,
+            "  {DIM}no other fault-quarantine runs in this cluster (looked {} ago){DIM:#}",
+            clock.age(at)
+        )?;
     }
     let marked = |count: usize, style: Style| if count == 0 { PLAIN } else { style };
     let (out_by_us, held) = (marked(status.out, RED), marked(status.withheld, YELLOW));
@@ -156,6 +164,7 @@ fn head(out: &mut impl Write, status: &Status) -> io::Result<()> {
         status.agents_silent,
         counted(status.agents_missing as u64, "node")
     )?;
+    doubts(out, status)?;
     for fault in &status.pool_faults {
         writeln!(
             out,
@@ -176,6 +185,30 @@ fn head(out: &mut impl Write, status: &Status) -> io::Result<()> {
         harmless(&store.id)
     )?;
     gaps(out, store)
+}
+
+/// Agents that can't be taken at their word.
+fn doubts(out: &mut impl Write, status: &Status) -> io::Result<()> {
+    let told = [
+        (
+            status.agents_conflicting,
+            "as which several agents report",
+            "a second installation, or two machines with one host name",
+        ),
+        (
+            status.agents_other_machine,
+            "whose agent runs on another machine than the node object names",
+            "what it tells has no effect",
+        ),
+    ];
+    for (count, what, why) in told.into_iter().filter(|(count, ..)| *count > 0) {
+        let nodes = counted(count as u64, "node");
+        writeln!(
+            out,
+            "  {RED}{nodes} {what}{RED:#}: {why}; `warden explain NODE` tells what to do"
+        )?;
+    }
+    Ok(())
 }
 
 /// What a lost store and another program left behind.
@@ -228,7 +261,12 @@ fn gaps(out: &mut impl Write, store: &Store) -> io::Result<()> {
 }
 
 fn is_odd(node: &NodeLine) -> bool {
-    node.state.is_some() || node.open_faults > 0 || node.agent == "silent"
+    node.state.is_some() || node.open_faults > 0 || is_wrong(&node.agent)
+}
+
+/// Whether a node's agent does not do what it should.
+fn is_wrong(agent: &str) -> bool {
+    matches!(agent, "silent" | "conflict" | "other machine")
 }
 
 fn cells(node: &NodeLine) -> Vec<Cell> {
@@ -244,7 +282,7 @@ fn cells(node: &NodeLine) -> Vec<Cell> {
         Cell::new(state.unwrap_or("in service"), style),
         Cell::new(&node.pool, PLAIN),
         Cell::new(node.open_faults.to_string(), PLAIN),
-        Cell::new(&node.agent, unless(node.agent != "silent", RED)),
+        Cell::new(&node.agent, unless(!is_wrong(&node.agent), RED)),
         Cell::new(&node.ready, unless(node.ready == "True", YELLOW)),
         Cell::new(if node.cordoned { "yes" } else { "no" }, PLAIN),
     ]

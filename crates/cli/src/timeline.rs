@@ -186,8 +186,24 @@ pub(crate) fn why(step: &Step) -> String {
             }
         };
     };
-    match text("check").filter(|check| !check.is_empty()) {
-        Some(check) => format!("{words} (check {check})"),
-        None => words.to_owned(),
+    let check = text("check").filter(|check| !check.is_empty());
+    let check = check.map(|check| format!("check {check}"));
+    let beside: Vec<String> = check.into_iter().chain(played(step)).collect();
+    match beside.join("; ") {
+        beside if beside.is_empty() => words.to_owned(),
+        beside => format!("{words} ({beside})"),
     }
+}
+
+/// How many of the faults that were open then were no real ones.
+fn played(step: &Step) -> Vec<String> {
+    let count = |key: &str| step.cause.get(key).and_then(Value::as_u64);
+    let open = count("open_faults").unwrap_or_default();
+    let of = |count: u64, what: &str| match (count, open) {
+        (1, 1) => format!("its fault {what}"),
+        (count, open) => format!("{count} of {open} faults {what}"),
+    };
+    let injected = count("injected").map(|count| of(count, "injected by a person"));
+    let stand_ins = count("stand_ins").map(|count| of(count, "from a stand-in or a user's line"));
+    injected.into_iter().chain(stand_ins).collect()
 }

@@ -111,7 +111,9 @@ pub(crate) fn fault(fault: &api::Fault) -> String {
         };
     }
     let words = match fault.check.as_str() {
-        "AgentSilent" => "this node's agent does not report",
+        checks::AGENT_SILENT => "this node's agent does not report",
+        checks::AGENT_CONFLICT => "several agents report as this node",
+        checks::AGENT_MACHINE => "the agent runs on another machine than the node",
         "KernelLogUnreadable" => "the agent can't read the kernel log",
         "SpoolUnwritable" => "the agent can't write its spool",
         "EventsLost" => "the agent had to drop events",
@@ -124,10 +126,39 @@ pub(crate) fn fault(fault: &api::Fault) -> String {
 
 /// The same with the device: `XID 79: GPU has fallen off the bus (PCI=0000:17:00)`.
 pub(crate) fn fault_and_device(of: &api::Fault) -> String {
-    match of.device.as_str() {
-        "" => fault(of),
-        device => format!("{} ({device})", fault(of)),
+    let what = fault(of);
+    match (of.device.as_str(), of.injected) {
+        ("", false) => what,
+        ("", true) => format!("{what} (injected)"),
+        (device, false) => format!("{what} ({device})"),
+        (device, true) => format!("{what} ({device}, injected)"),
     }
+}
+
+/// What of a fault was no real part, in words; empty = all was real.
+pub(crate) fn origin(origin: &str) -> String {
+    let mut parts: Vec<&str> = origin.split(", ").filter(|part| !part.is_empty()).collect();
+    let by_user = parts.contains(&"user");
+    parts.retain(|part| *part != "user");
+    let line = "a program wrote the line into the kernel log, not the kernel";
+    match (by_user, parts.join(", ")) {
+        (true, stand_ins) if stand_ins.is_empty() => line.to_owned(),
+        (true, stand_ins) => format!("{line}; stand-ins on the agent: {stand_ins}"),
+        (false, stand_ins) if stand_ins.is_empty() => stand_ins,
+        (false, stand_ins) => format!("stand-ins on the agent: {stand_ins}"),
+    }
+}
+
+/// Whether a fault says that the node's agent can't be taken at its word, for this reason.
+pub(crate) fn is_doubt(fault: &api::Fault, check: &str) -> bool {
+    fault.agent == checks::WARDEN_AGENT && fault.check == check
+}
+
+/// Whether one of these does, for whatever reason.
+pub(crate) fn is_doubted(faults: &[api::Fault]) -> bool {
+    let checks = [checks::AGENT_CONFLICT, checks::AGENT_MACHINE];
+    let mut faults = faults.iter();
+    faults.any(|fault| checks.iter().any(|check| is_doubt(fault, check)))
 }
 
 /// What a sender asks for, in a few words.

@@ -171,6 +171,7 @@ fn each_state_has_its_words() {
         let mut node = out();
         node.incidents[0].state = state.into();
         node.incidents[0].since = ago(20);
+        node.object.as_mut().unwrap().cordoned = state != "Observed";
         node.incidents[0].held_by = Some("alice: broken fan".into());
         let (code, out) = explain(&node);
         assert_eq!(code, Some(1));

@@ -9,6 +9,7 @@ mod config;
 mod connection;
 mod exits;
 mod explain;
+mod headlines;
 mod hostile;
 mod inject;
 mod kit;

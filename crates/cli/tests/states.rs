@@ -439,6 +439,108 @@ fn what_another_quarantine_or_a_switched_off_one_leaves_undone_is_no_write_under
 }
 
 #[test]
+fn what_a_lost_store_left_is_told() {
+    // After a person had given the node back.
+    let mut node = blocked_by("given_back", faulty());
+    node.faults[0].restored = true;
+    check("given_back_before_the_store_was_lost", 1, &node, Vec::new());
+    // A node that does not name all that it is out for, before and after its agent's time is over.
+    let mut node = out();
+    node.faults.clear();
+    node.agent.state = "starting".into();
+    node.incidents[0].faults.clear();
+    node.incidents[0].faults_unknown = true;
+    node.incidents[0].detail =
+        "the store was lost and the node does not name all that it is out for; \
+                                its agent's settled report will"
+            .into();
+    let found = vec![step(7, ago(505), "", "Quarantined", "found on the node")];
+    check("faults_unknown", 1, &node, found.clone());
+    node.incidents[0].needs_operator = Some("faults unknown".into());
+    check("faults_unknown_and_a_person_is_needed", 1, &node, found);
+}
+
+#[test]
+fn a_fault_that_nobody_read_from_a_part_says_so_wherever_it_is_told() {
+    let mut node = out();
+    node.faults[0].injected = true;
+    let line = api::Fault {
+        origin: "user, machine-id=m-1, boot-id-file=/tmp/boot".into(),
+        ..fault(2, "48", true)
+    };
+    node.faults.push(line);
+    let over = api::ClosedFault {
+        fault: api::Fault {
+            injected: true,
+            ..fault(3, "63", false)
+        },
+        closed_at: ago(60),
+        cause: "person".into(),
+    };
+    node.closed = vec![over];
+    let mut steps = taken_out();
+    let cause = steps[0].cause.as_object_mut().unwrap();
+    for (key, count) in [("open_faults", 2), ("injected", 1), ("stand_ins", 1)] {
+        cause.insert(key.into(), count.into());
+    }
+    check("injected", 1, &node, steps);
+}
+
+#[test]
+fn agents_that_cannot_be_taken_at_their_word_say_what_to_do() {
+    let doubt = |number, check: &str, message: &str| api::Fault {
+        agent: "warden-agent".into(),
+        component_class: "Agent".into(),
+        check: check.into(),
+        device: String::new(),
+        message: message.into(),
+        action: "NONE".into(),
+        sender: "controller".into(),
+        boot_id: String::new(),
+        ..fault(number, "", false)
+    };
+    let node = api::Node {
+        faults: vec![
+            doubt(
+                1,
+                "AgentConflict",
+                "several agents report as this node: process A, process B",
+            ),
+            doubt(
+                2,
+                "AgentMachineMismatch",
+                "the node's agent runs on machine m-1, the node object says m-2",
+            ),
+        ],
+        ..node()
+    };
+    check("agents_in_doubt", 1, &node, Vec::new());
+}
+
+#[test]
+fn a_refused_write_is_told_with_its_code_since_when_and_when_it_is_tried_again() {
+    let mut node = waiting("Applying");
+    let object = node.object.as_mut().unwrap();
+    object.blocked_by = vec!["write_refused taking out of node gpu-17: refused".into()];
+    object.write_refused = Some(api::WriteRefused {
+        code: "changed".into(),
+        message:
+            "taking out of node gpu-17: the object changed in between, or refuses the change: \
+                  ValidatingAdmissionPolicy 'p' denied request: this node stays"
+                .into(),
+        since: ago(300),
+        last_at: ago(3),
+        times: 12,
+        next_at: Some(ago(-2)),
+    });
+    check("a_write_is_refused", 1, &node, taken_out()[..1].to_vec());
+    let object = node.object.as_mut().unwrap();
+    object.write_refused.as_mut().unwrap().next_at = None;
+    let ran = explained(&node, Vec::new(), &kit::status());
+    assert!(ran.out.contains("the next try is now"), "{}", ran.out);
+}
+
+#[test]
 fn a_refused_write_is_told_at_once_with_the_server_s_words() {
     let said = "taking out of node gpu-17: refuses the change: Invalid value: \"a b\"";
     for (state, what) in [

@@ -139,3 +139,48 @@ fn what_a_lost_store_and_another_program_left_and_what_went_is_told() {
         assert!(said.contains(part), "{part}\n{said}");
     }
 }
+
+#[test]
+fn agents_that_cannot_be_taken_at_their_word_stand_out_and_are_not_well() {
+    for (conflicting, machine, want) in [
+        (
+            2,
+            0,
+            "2 nodes as which several agents report: a second installation",
+        ),
+        (
+            0,
+            1,
+            "1 node whose agent runs on another machine than the node object names: what it tells",
+        ),
+    ] {
+        let status = api::Status {
+            agents_conflicting: conflicting,
+            agents_other_machine: machine,
+            ..kit::status()
+        };
+        let mut line = node_line("gpu-17", None);
+        line.agent = if machine > 0 {
+            "other machine"
+        } else {
+            "conflict"
+        }
+        .into();
+        let ran = ask(&server(&status, &[pool()], &[line]), &["status", "--check"]);
+        assert_eq!(ran.code, Some(1));
+        assert!(ran.out.contains(want), "{}", ran.out);
+        assert!(ran.out.contains("gpu-17"), "{}", ran.out);
+    }
+}
+
+#[test]
+fn it_says_when_it_last_looked_for_another_fault_quarantine() {
+    let status = api::Status {
+        other_quarantine_looked_at: Some(kit::ago(12)),
+        ..kit::status()
+    };
+    let ran = ask(&server(&status, &[pool()], &[]), &["status", "--check"]);
+    assert_eq!(ran.code, Some(0));
+    let want = "no other fault-quarantine runs in this cluster (looked 12 s ago)";
+    assert!(ran.out.contains(want), "{}", ran.out);
+}

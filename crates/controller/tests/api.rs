@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Cluster;
 use crate::process::{Program, Sender, numbered};
+use crate::voice::Voice;
 
 /// An answer that is a problem: JSON of exactly two texts, one of them a code.
 fn problem(asked: &str, answer: &(u16, String)) -> (u16, String, String) {
@@ -250,4 +251,43 @@ async fn what_a_lost_store_and_another_program_left_is_shown() {
         assert!(begun.elapsed() < crate::harness::SOON);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_part_said_is_told_as_such_of_fault_event_and_step() {
+    let cluster = Cluster::with_nodes(&["api-3"]).await;
+    let voice = Voice::cordoning(&cluster, "api-3", "").await;
+    let mut event = numbered("api-3", 1);
+    event.check_name = "Test".into();
+    let boot = "boot-api-3-0";
+    for (key, value) in [
+        ("warden.dev/order", format!("{boot}/01SPOOL/1")),
+        ("warden.dev/injected", "true".into()),
+        ("warden.dev/origin", "user, kernel-log-start=end".into()),
+    ] {
+        event.metadata.insert(key.into(), value);
+    }
+    voice.sender.send(vec![event]).await.unwrap();
+    voice
+        .until("it is out", |node| {
+            node["incidents"][0]["state"] == "Quarantined"
+        })
+        .await;
+    let fault = voice.shown().await["faults"][0].clone();
+    let events = voice.get("/api/v1/events?node=api-3").await;
+    for told in [&fault, &events[0]] {
+        assert_eq!(told["injected"], true, "{told}");
+        assert_eq!(told["origin"], "user, kernel-log-start=end", "{told}");
+    }
+    let steps = voice.get("/api/v1/nodes/api-3/timeline").await;
+    let cause = &steps[0]["cause"];
+    assert_eq!(
+        (
+            &cause["injected"],
+            &cause["stand_ins"],
+            &cause["open_faults"]
+        ),
+        (&json!(1), &json!(1), &json!(1)),
+        "{steps}"
+    );
 }

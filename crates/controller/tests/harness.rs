@@ -80,7 +80,11 @@ impl Cluster {
     }
 
     pub(crate) async fn add(&self, names: &[&str]) {
-        let specs: Vec<NodeSpec> = names.iter().map(|name| NodeSpec::new(*name)).collect();
+        let spec = |name: &&str| NodeSpec {
+            system_uuid: crate::voice::machine(name),
+            ..NodeSpec::new(*name)
+        };
+        let specs: Vec<NodeSpec> = names.iter().map(spec).collect();
         self.testbed.add_nodes(&specs).await.unwrap();
         self.testbed
             .wait_nodes_ready(names, Duration::from_mins(1))

@@ -11,7 +11,9 @@
 
 mod harness;
 mod process;
+mod voice;
 
+mod agents;
 mod api;
 mod audit;
 mod connector;

@@ -311,7 +311,7 @@ pub(crate) fn numbered(node: &str, number: u64) -> HealthEvent {
     let metadata = [
         ("warden.dev/order", format!("boot/01SPOOL/{number}")),
         ("warden.dev/detector", "kernel-log".to_owned()),
-        ("warden.dev/machine-id", format!("machine-of-{node}")),
+        ("warden.dev/machine-id", crate::voice::machine(node)),
     ];
     HealthEvent {
         version: 1,

@@ -1,112 +1,37 @@
 //! Reports: what is missing here comes, what is missing there goes.
 
-use health_event::SentIdentity;
 use serde_json::Value;
 use testbed::wait_for;
 use wire::datamodels::HealthEvent;
-use wire::warden::v1::{Asserted, Detector, DetectorState, ReportRequest};
+use wire::warden::v1::{DetectorState, Spool};
 
 use crate::harness::{Cluster, SOON, is_cordoned};
-use crate::process::{Program, Sender, numbered};
-
-struct Agent {
-    _cluster: Cluster,
-    program: Program,
-    sender: Sender,
-    token: String,
-}
+use crate::process::{Program, numbered};
+use crate::voice::{Voice, machine, set_of, with_list};
 
 const NODE: &str = "reporter";
 
-impl Agent {
-    async fn start(extra: &str) -> Self {
-        let cluster = Cluster::with_nodes(&[NODE]).await;
-        cluster.testbed.ensure_namespace("warden").await.unwrap();
-        let kubeconfig = cluster.testbed.kubeconfig();
-        let program = Program::start(&kubeconfig, extra, &["--insecure-local"]);
-        program.up().await;
-        let sender = Sender::new(program.plain().await, None);
-        let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
-        Self {
-            _cluster: cluster,
-            program,
-            sender,
-            token: token.trim().to_owned(),
-        }
-    }
-
-    async fn node(&self) -> Value {
-        let path = format!("/api/v1/nodes/{NODE}");
-        let (status, body) = self.program.get(&path, Some(&self.token)).await;
-        assert_eq!(status, 200, "{body}");
-        serde_json::from_str(&body).unwrap()
-    }
-
-    /// Devices of the open faults.
-    async fn open(&self) -> Vec<String> {
-        let node = self.node().await;
-        let faults = node["faults"].as_array().unwrap().iter();
-        let mut open: Vec<String> = faults
-            .filter(|fault| fault["code"] == "79")
-            .map(|fault| fault["device"].as_str().unwrap().to_owned())
-            .collect();
-        open.sort();
-        open
-    }
-}
-
-fn identity(event: &HealthEvent) -> SentIdentity {
-    let event = health_event::HealthEvent::try_from(event.clone()).unwrap();
-    let device = health_event::devices_of(&event.entities).remove(0);
-    SentIdentity::of(&event, &device, "79")
-}
-
-/// A report that asserts these.
-fn report(state: DetectorState, last_number: u64, asserted: &[HealthEvent]) -> ReportRequest {
-    let hash = SentIdentity::hash_of_set(asserted.iter().map(identity));
-    ReportRequest {
-        node_name: NODE.into(),
-        boot_id: "boot".into(),
-        machine_id: format!("machine-of-{NODE}"),
-        agent_version: "0.1.0".into(),
-        spool_id: "01SPOOL".into(),
-        process_id: "01PROCESS".into(),
-        detectors: vec![Detector {
-            name: "kernel-log".into(),
-            state: state as i32,
-            why: String::new(),
-        }],
-        last_number,
-        asserted: Some(Asserted {
-            hash_version: SentIdentity::VERSION,
-            count: u32::try_from(asserted.len()).unwrap(),
-            hash: hash.to_vec(),
-        }),
-        ..ReportRequest::default()
-    }
-}
-
-fn with_list(mut report: ReportRequest, asserted: &[HealthEvent]) -> ReportRequest {
-    report.has_list = true;
-    report.asserted_events = asserted.to_vec();
-    report
+async fn agent(extra: &str) -> (Cluster, Voice) {
+    let cluster = Cluster::with_nodes(&[NODE]).await;
+    let agent = Voice::observing(&cluster, NODE, extra).await;
+    (cluster, agent)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_settled_list_closes_what_is_gone_and_brings_what_was_lost() {
-    let agent = Agent::start("").await;
+    let (_cluster, agent) = agent("").await;
     let events: Vec<HealthEvent> = (1..=4).map(|n| numbered(NODE, n)).collect();
     agent.sender.send(events[..3].to_vec()).await.unwrap();
     assert_eq!(agent.open().await.len(), 3);
 
-    let same = report(DetectorState::DetectorSettled, 3, &events[..3]);
+    let same = agent.report(DetectorState::DetectorSettled, 3, &events[..3]);
     let reply = agent.sender.report(same).await.unwrap();
     assert!(!reply.want_list);
     assert!((1..=300).contains(&reply.next_interval_seconds));
 
     // One is gone, and the fourth was never sent although the report's number is reached.
     let theirs = [events[0].clone(), events[1].clone(), events[3].clone()];
-    let ahead = report(DetectorState::DetectorSettled, 4, &theirs);
+    let ahead = agent.report(DetectorState::DetectorSettled, 4, &theirs);
     let reply = agent.sender.report(ahead).await.unwrap();
     assert!(
         !reply.want_list,
@@ -114,7 +39,7 @@ async fn a_settled_list_closes_what_is_gone_and_brings_what_was_lost() {
     );
     assert_eq!(agent.open().await.len(), 3);
 
-    let now = report(DetectorState::DetectorSettled, 3, &theirs);
+    let now = agent.report(DetectorState::DetectorSettled, 3, &theirs);
     assert!(agent.sender.report(now.clone()).await.unwrap().want_list);
     assert!(
         !agent.sender.report(now.clone()).await.unwrap().want_list,
@@ -139,29 +64,29 @@ async fn a_settled_list_closes_what_is_gone_and_brings_what_was_lost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_starting_or_blind_detector_closes_nothing_and_is_not_settled() {
-    let agent = Agent::start("").await;
+    let (_cluster, agent) = agent("").await;
     let events = [numbered(NODE, 1)];
     agent.sender.send(events.to_vec()).await.unwrap();
     for (state, word) in [
         (DetectorState::DetectorStarting, "kernel-log: starting"),
         (DetectorState::DetectorBlind, "kernel-log: blind"),
     ] {
-        let mine = with_list(report(state, 1, &[]), &[]);
+        let mine = with_list(agent.report(state, 1, &[]), &[]);
         agent.sender.report(mine).await.unwrap();
         assert_eq!(agent.open().await.len(), 1, "{word}");
-        let node = agent.node().await;
+        let node = agent.shown().await;
         assert_eq!(node["agent"]["state"], "starting");
         assert_eq!(node["agent"]["unsettled"][0], word);
     }
-    let settled = with_list(report(DetectorState::DetectorSettled, 1, &[]), &[]);
+    let settled = with_list(agent.report(DetectorState::DetectorSettled, 1, &[]), &[]);
     agent.sender.report(settled).await.unwrap();
     assert_eq!(agent.open().await, Vec::<String>::new());
-    assert_eq!(agent.node().await["agent"]["state"], "settled");
+    assert_eq!(agent.shown().await["agent"]["state"], "settled");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_began_from_nothing_is_given_what_is_open_and_settles_after() {
-    let agent = Agent::start("").await;
+    let (_cluster, agent) = agent("").await;
     let events = [numbered(NODE, 1), numbered(NODE, 2)];
     agent.sender.send(events.to_vec()).await.unwrap();
     // A socket sender's fault, which is no business of the agent's detectors.
@@ -169,7 +94,7 @@ async fn an_agent_that_began_from_nothing_is_given_what_is_open_and_settles_afte
     foreign.metadata.remove("warden.dev/detector");
     agent.sender.send(vec![foreign]).await.unwrap();
 
-    let mut lost = report(DetectorState::DetectorSettled, 0, &[]);
+    let mut lost = agent.report(DetectorState::DetectorSettled, 0, &[]);
     lost.spool_id = "01ZPOOL".into();
     lost.process_id = "02PROCESS".into();
     lost.started_from_nothing = true;
@@ -179,47 +104,34 @@ async fn an_agent_that_began_from_nothing_is_given_what_is_open_and_settles_afte
     assert_eq!(adopted, ["reporter-1", "reporter-2"]);
     assert_eq!(agent.open().await.len(), 3, "nothing closed");
     assert_eq!(
-        agent.node().await["agent"]["state"],
+        agent.shown().await["agent"]["state"],
         "starting",
         "not settled before it took over"
     );
 
     lost.started_from_nothing = false;
-    let hash = SentIdentity::hash_of_set(events.iter().map(identity));
-    lost.asserted = Some(Asserted {
-        hash_version: SentIdentity::VERSION,
-        count: 2,
-        hash: hash.to_vec(),
-    });
+    lost.asserted = Some(set_of(&events));
     assert!(!agent.sender.report(lost).await.unwrap().want_list);
-    assert_eq!(agent.node().await["agent"]["state"], "settled");
+    assert_eq!(agent.shown().await["agent"]["state"], "settled");
     assert_eq!(agent.open().await.len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fault_that_a_person_closed_stays_known_until_the_agents_list_denies_it() {
-    let agent = Agent::start("").await;
+    let (_cluster, agent) = agent("").await;
     let events = [numbered(NODE, 1)];
     agent.sender.send(events.to_vec()).await.unwrap();
-    let fault = agent.node().await["faults"][0]["id"].clone();
+    let fault = agent.shown().await["faults"][0]["id"].clone();
     let body = serde_json::json!({ "fault": fault }).to_string();
-    let (status, answer) = agent
-        .program
-        .send(
-            "POST",
-            "/api/v1/nodes/reporter/close",
-            Some(&agent.token),
-            &body,
-        )
-        .await;
+    let (status, answer) = agent.post("/api/v1/nodes/reporter/close", &body).await;
     assert_eq!(status, 200, "{answer}");
     assert_eq!(agent.open().await, Vec::<String>::new());
     // The agent still asserts it: that is no mismatch, and does not open it again.
-    let same = report(DetectorState::DetectorSettled, 1, &events);
+    let same = agent.report(DetectorState::DetectorSettled, 1, &events);
     assert!(!agent.sender.report(same).await.unwrap().want_list);
     assert_eq!(agent.open().await, Vec::<String>::new());
     // It asserts nothing: asked for the list once, and then both know the same.
-    let nothing = report(DetectorState::DetectorSettled, 1, &[]);
+    let nothing = agent.report(DetectorState::DetectorSettled, 1, &[]);
     assert!(
         agent
             .sender
@@ -246,17 +158,17 @@ async fn a_fault_that_a_person_closed_stays_known_until_the_agents_list_denies_i
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_was_lost_is_rebuilt_from_an_agent_that_has_nothing_to_send() {
-    let agent = Agent::start("").await;
+    let (_cluster, agent) = agent("").await;
     let events = [numbered(NODE, 41), numbered(NODE, 42)];
-    let mut waiting = report(DetectorState::DetectorSettled, 42, &events);
-    waiting.spool = Some(wire::warden::v1::Spool {
+    let mut waiting = agent.report(DetectorState::DetectorSettled, 42, &events);
+    waiting.spool = Some(Spool {
         oldest: Some(wire::timestamp_to_wire(jiff::Timestamp::now())),
-        ..wire::warden::v1::Spool::default()
+        ..Spool::default()
     });
     let reply = agent.sender.report(waiting).await.unwrap();
     assert!(!reply.want_list, "they are still to come");
-    let mut empty = report(DetectorState::DetectorSettled, 42, &events);
-    empty.spool = Some(wire::warden::v1::Spool::default());
+    let mut empty = agent.report(DetectorState::DetectorSettled, 42, &events);
+    empty.spool = Some(Spool::default());
     assert!(agent.sender.report(empty.clone()).await.unwrap().want_list);
     agent
         .sender
@@ -269,11 +181,11 @@ async fn a_store_that_was_lost_is_rebuilt_from_an_agent_that_has_nothing_to_send
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_changes_nothing_is_counted_and_logged_once() {
-    let agent = Agent::start("").await;
+    let (_cluster, agent) = agent("").await;
     let events = [numbered(NODE, 1)];
     agent.sender.send(events.to_vec()).await.unwrap();
     for _ in 0..2 {
-        let blind = with_list(report(DetectorState::DetectorBlind, 1, &[]), &[]);
+        let blind = with_list(agent.report(DetectorState::DetectorBlind, 1, &[]), &[]);
         agent.sender.report(blind).await.unwrap();
     }
     assert_eq!(agent.open().await.len(), 1);
@@ -286,17 +198,17 @@ async fn a_list_that_changes_nothing_is_counted_and_logged_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_settled_report_of_a_new_boot_ends_a_socket_monitors_kernel_log_fault() {
-    let agent = Agent::start("").await;
+    let (_cluster, agent) = agent("").await;
     let mut fault = numbered(NODE, 1);
     fault.metadata.remove("warden.dev/detector");
     let mut other = numbered(NODE, 2);
     other.metadata.remove("warden.dev/detector");
     other.check_name = "SomeOtherCheck".into();
     agent.sender.send(vec![fault, other]).await.unwrap();
-    let settled = report(DetectorState::DetectorSettled, 2, &[]);
+    let settled = agent.report(DetectorState::DetectorSettled, 2, &[]);
     agent.sender.report(settled).await.unwrap();
     assert_eq!(agent.open().await.len(), 2, "the same boot ends nothing");
-    let mut starting = report(DetectorState::DetectorStarting, 2, &[]);
+    let mut starting = agent.report(DetectorState::DetectorStarting, 2, &[]);
     starting.boot_id = "boot-2".into();
     agent.sender.report(starting.clone()).await.unwrap();
     assert_eq!(
@@ -304,7 +216,7 @@ async fn a_settled_report_of_a_new_boot_ends_a_socket_monitors_kernel_log_fault(
         2,
         "the boot id alone ends nothing"
     );
-    let mut settled = report(DetectorState::DetectorSettled, 2, &[]);
+    let mut settled = agent.report(DetectorState::DetectorSettled, 2, &[]);
     settled.boot_id = "boot-2".into();
     agent.sender.report(settled).await.unwrap();
     assert_eq!(agent.open().await, ["PCI=0000:02:00"]);
@@ -312,49 +224,27 @@ async fn a_settled_report_of_a_new_boot_ends_a_socket_monitors_kernel_log_fault(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_agent_said_survives_a_restart_and_silence_is_a_fault_that_closes() {
-    let agent = Agent::start("[reports]\ninterval = \"1s\"").await;
+    let (cluster, agent) = agent("[reports]\ninterval = \"1s\"").await;
     agent
         .sender
-        .report(report(DetectorState::DetectorSettled, 0, &[]))
+        .report(agent.report(DetectorState::DetectorSettled, 0, &[]))
         .await
         .unwrap();
     let silent = |node: &Value| {
         let faults = node["faults"].as_array().unwrap();
         faults.iter().any(|fault| fault["check"] == "AgentSilent")
     };
-    assert!(!silent(&agent.node().await));
-    wait_for("the silence to be noticed", SOON, || async {
-        Ok(silent(&agent.node().await).then_some(()))
-    })
-    .await
-    .unwrap();
+    assert!(!silent(&agent.shown().await));
+    agent.until("the silence to be noticed", silent).await;
     agent
         .sender
-        .report(report(DetectorState::DetectorSettled, 0, &[]))
+        .report(agent.report(DetectorState::DetectorSettled, 0, &[]))
         .await
         .unwrap();
-    wait_for("the report to be noticed", SOON, || async {
-        Ok((!silent(&agent.node().await)).then_some(()))
-    })
-    .await
-    .unwrap();
-    let Agent {
-        _cluster: cluster,
-        program,
-        ..
-    } = agent;
-    let folder = program.kill();
-    let program = Program::start_in(
-        folder,
-        &cluster.testbed.kubeconfig(),
-        "",
-        &["--insecure-local"],
-    );
-    program.up().await;
-    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
-    let path = format!("/api/v1/nodes/{NODE}");
-    let (_, node) = program.get(&path, Some(token.trim())).await;
-    let node: Value = serde_json::from_str(&node).unwrap();
+    let heard = |node: &Value| !silent(node);
+    agent.until("the report to be noticed", heard).await;
+    let agent = agent.restart(&cluster).await;
+    let node = agent.shown().await;
     assert_eq!(node["agent"]["state"], "settled", "{node}");
     assert_eq!(node["agent"]["last_report_at"], Value::Null, "{node}");
 }
@@ -362,36 +252,24 @@ async fn what_an_agent_said_survives_a_restart_and_silence_is_a_fault_that_close
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_without_an_agent_and_pools_that_fall_silent_are_alarms() {
     let cluster = Cluster::with_nodes(&["s1", "s2", "s3", "never"]).await;
-    cluster.testbed.ensure_namespace("warden").await.unwrap();
-    let kubeconfig = cluster.testbed.kubeconfig();
-    let fast = "[reports]\ninterval = \"1s\"";
-    let program = Program::start(&kubeconfig, fast, &["--insecure-local"]);
-    program.up().await;
-    let sender = Sender::new(program.plain().await, None);
+    let agent = Voice::observing(&cluster, "never", "[reports]\ninterval = \"1s\"").await;
     for node in ["s1", "s2", "s3"] {
-        let mut report = report(DetectorState::DetectorSettled, 0, &[]);
-        report.node_name = node.into();
-        sender.report(report).await.unwrap();
+        let mut report = agent.report(DetectorState::DetectorSettled, 0, &[]);
+        (report.node_name, report.machine_id) = (node.into(), machine(node));
+        agent.sender.report(report).await.unwrap();
     }
-    wait_for("the alarms", SOON, || async {
-        let (_, metrics) = program.get("/metrics", None).await;
-        let wanted = [
+    agent
+        .until_counted(&[
             "warden_agents_silent 3",
             "warden_agents_missing 1",
             "warden_pool_silent{pool=\"gpu\"} 1",
             "warden_pool_silent{pool=\"other\"} 0",
-        ];
-        let all = wanted.iter().all(|line| metrics.contains(line));
-        anyhow::ensure!(all, "{metrics}");
-        Ok(Some(()))
-    })
-    .await
-    .unwrap();
-    let log = program.log();
+        ])
+        .await;
+    let log = agent.program.log();
     assert_eq!(log.matches("fell silent together").count(), 1, "{log}");
     assert_eq!(log.matches("no agent ever reported").count(), 1, "{log}");
-    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
-    let (_, node) = program.get("/api/v1/nodes/never", Some(token.trim())).await;
+    let node = agent.shown().await.to_string();
     assert!(node.contains("no warden-agent ever reported"), "{node}");
 }
 

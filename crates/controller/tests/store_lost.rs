@@ -1,15 +1,16 @@
 //! A store that was lost, and what persons and agents had said before.
 
 use controller::requests::Request;
-use health_event::{NodeName, SentIdentity};
+use health_event::NodeName;
 use serde_json::{Value, json};
 use testbed::wait_for;
 use wire::datamodels::HealthEvent;
-use wire::warden::v1::{Asserted, Detector, DetectorState, ReportRequest};
+use wire::warden::v1::{DetectorState, ReportRequest};
 
 use crate::harness::{Cluster, Controller, RULES, SOON, is_cordoned, is_marked};
-use crate::process::{Program, Sender, numbered};
+use crate::process::numbered;
 use crate::quarantine::quarantined;
+use crate::voice::{Voice, nothing_to_send, with_list};
 
 async fn ask(controller: &Controller, request: Request) {
     let asked = controller.requests.ask(request, "ann".into()).await;
@@ -99,108 +100,25 @@ async fn a_node_that_does_not_name_its_faults_stays_out_until_a_person_releases_
 const NODE: &str = "l-agent";
 /// The boot that the node object shows.
 const BOOT: &str = "boot-l-agent-0";
-const FLAGS: [&str; 1] = ["--insecure-local"];
 
-/// The controller's program and an agent's voice.
-struct Voice {
-    program: Program,
-    sender: Sender,
-    machine: String,
+/// A fault that the node's agent asserts, and that a rule set matches.
+fn fault(number: u64) -> HealthEvent {
+    let mut event = numbered(NODE, number);
+    event.check_name = "Test".into();
+    let order = format!("{BOOT}/01SPOOL/{number}");
+    event.metadata.insert("warden.dev/order".into(), order);
+    event
 }
 
-impl Voice {
-    async fn of(program: Program, cluster: &Cluster) -> Self {
-        program.up().await;
-        let sender = Sender::new(program.plain().await, None);
-        let node = cluster.get(NODE).await;
-        let machine = node.status.unwrap().node_info.unwrap().system_uuid;
-        Self {
-            program,
-            sender,
-            machine,
-        }
+fn report(voice: &Voice, state: DetectorState, asserted: &[HealthEvent]) -> ReportRequest {
+    ReportRequest {
+        boot_id: BOOT.into(),
+        ..nothing_to_send(voice.report(state, 9, asserted))
     }
+}
 
-    async fn start(cluster: &Cluster) -> Self {
-        cluster.testbed.ensure_namespace("warden").await.unwrap();
-        let kubeconfig = cluster.testbed.kubeconfig();
-        Self::of(Program::start_cordoning(&kubeconfig, "", &FLAGS), cluster).await
-    }
-
-    async fn restart(self, cluster: &Cluster) -> Self {
-        let (folder, kubeconfig) = (self.program.kill(), cluster.testbed.kubeconfig());
-        Self::of(Program::start_again(folder, &kubeconfig, &FLAGS), cluster).await
-    }
-
-    /// A fault that the node's agent asserts, and that a rule set matches.
-    fn fault(&self, number: u64) -> HealthEvent {
-        let mut event = numbered(NODE, number);
-        event.check_name = "Test".into();
-        let more = [
-            ("warden.dev/order", format!("{BOOT}/01SPOOL/{number}")),
-            ("warden.dev/machine-id", self.machine.clone()),
-        ];
-        let more = more.map(|(key, value)| (key.to_owned(), value));
-        event.metadata.extend(more);
-        event
-    }
-
-    fn report(&self, state: DetectorState, asserted: &[HealthEvent]) -> ReportRequest {
-        let identity = |event: &HealthEvent| {
-            let event = health_event::HealthEvent::try_from(event.clone()).unwrap();
-            let device = health_event::devices_of(&event.entities).remove(0);
-            SentIdentity::of(&event, &device, "79")
-        };
-        ReportRequest {
-            node_name: NODE.into(),
-            boot_id: BOOT.into(),
-            machine_id: self.machine.clone(),
-            agent_version: "0.1.0".into(),
-            spool_id: "01SPOOL".into(),
-            process_id: "01PROCESS".into(),
-            detectors: vec![Detector {
-                name: "kernel-log".into(),
-                state: state as i32,
-                why: String::new(),
-            }],
-            last_number: 9,
-            spool: Some(wire::warden::v1::Spool::default()),
-            asserted: Some(Asserted {
-                hash_version: SentIdentity::VERSION,
-                count: u32::try_from(asserted.len()).unwrap(),
-                hash: SentIdentity::hash_of_set(asserted.iter().map(identity)).to_vec(),
-            }),
-            ..ReportRequest::default()
-        }
-    }
-
-    /// A report; the list follows where it is asked for, as an agent's does.
-    async fn say(&self, state: DetectorState, asserted: &[HealthEvent]) {
-        let mut report = self.report(state, asserted);
-        if self.sender.report(report.clone()).await.unwrap().want_list {
-            report.has_list = true;
-            report.asserted_events = asserted.to_vec();
-            self.sender.report(report).await.unwrap();
-        }
-    }
-
-    async fn node(&self) -> Value {
-        let token = std::fs::read_to_string(self.program.store().join("api-token")).unwrap();
-        let path = format!("/api/v1/nodes/{NODE}");
-        let (status, body) = self.program.get(&path, Some(token.trim())).await;
-        assert_eq!(status, 200, "{body}");
-        serde_json::from_str(&body).unwrap()
-    }
-
-    async fn until(&self, what: &str, is: impl Fn(&Value) -> bool) {
-        wait_for(what.to_owned(), SOON, || async {
-            let node = self.node().await;
-            anyhow::ensure!(is(&node), "{node:#}");
-            Ok(Some(()))
-        })
-        .await
-        .unwrap();
-    }
+async fn say(voice: &Voice, state: DetectorState, asserted: &[HealthEvent]) {
+    voice.say(report(voice, state, asserted), asserted).await;
 }
 
 async fn given_back() -> Cluster {
@@ -219,27 +137,25 @@ fn waits(node: &Value) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_record_of_an_uncordon_suppresses_nothing_that_comes_after_the_agents_word() {
     let cluster = given_back().await;
-    let voice = Voice::start(&cluster).await;
+    let voice = Voice::cordoning(&cluster, NODE, "").await;
     voice.until("it waits for the agent", waits).await;
-    voice.say(DetectorState::DetectorStarting, &[]).await;
-    assert!(waits(&voice.node().await));
-    voice.say(DetectorState::DetectorSettled, &[]).await;
+    say(&voice, DetectorState::DetectorStarting, &[]).await;
+    assert!(waits(&voice.shown().await));
+    say(&voice, DetectorState::DetectorSettled, &[]).await;
     voice
         .until("the agent has spoken", |node| !waits(node))
         .await;
-    voice.sender.send(vec![voice.fault(1)]).await.unwrap();
+    voice.sender.send(vec![fault(1)]).await.unwrap();
     cluster.until(NODE, "taken out", is_cordoned).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_persons_uncordon_stands_when_the_controller_starts_again_before_the_agent_speaks() {
     let cluster = given_back().await;
-    let voice = Voice::start(&cluster).await;
+    let voice = Voice::cordoning(&cluster, NODE, "").await;
     voice.until("it waits for the agent", waits).await;
     let voice = voice.restart(&cluster).await;
-    voice
-        .say(DetectorState::DetectorSettled, &[voice.fault(1)])
-        .await;
+    say(&voice, DetectorState::DetectorSettled, &[fault(1)]).await;
     let held = |node: &Value| {
         let holds = node["holds"].as_array();
         holds.is_some_and(|holds| holds.len() == 1) && !waits(node)
@@ -248,7 +164,7 @@ async fn a_persons_uncordon_stands_when_the_controller_starts_again_before_the_a
     assert!(!is_marked(&cluster.get(NODE).await));
     // And once more: it is stored, and what is new is new.
     let voice = voice.restart(&cluster).await;
-    voice.sender.send(vec![voice.fault(2)]).await.unwrap();
+    voice.sender.send(vec![fault(2)]).await.unwrap();
     let node = cluster.until(NODE, "taken out", is_cordoned).await;
     let why = crate::harness::annotation(&node, "quarantineHealthEvent").unwrap();
     assert!(
@@ -260,23 +176,23 @@ async fn a_persons_uncordon_stands_when_the_controller_starts_again_before_the_a
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_names_what_an_unreadable_annotation_does_not() {
     let cluster = Cluster::with_nodes(&[NODE]).await;
-    let voice = Voice::start(&cluster).await;
-    voice.say(DetectorState::DetectorSettled, &[]).await;
-    voice.sender.send(vec![voice.fault(1)]).await.unwrap();
+    let voice = Voice::cordoning(&cluster, NODE, "").await;
+    say(&voice, DetectorState::DetectorSettled, &[]).await;
+    voice.sender.send(vec![fault(1)]).await.unwrap();
     cluster.until(NODE, "taken out", is_cordoned).await;
     drop(voice.program.kill());
     let bad = json!({ "quarantineHealthEvent": "[{" });
     cluster
         .merge(NODE, json!({ "metadata": { "annotations": bad } }))
         .await;
-    let voice = Voice::start(&cluster).await;
+    let voice = Voice::cordoning(&cluster, NODE, "").await;
     let waits = |node: &Value| {
         let detail = node["incidents"][0]["detail"].as_str();
         detail.is_some_and(|detail| detail.contains("the store was lost"))
     };
     voice.until("it waits for the agent", waits).await;
     // Settled, but its list is still to come: the summary alone is not its word.
-    let summary = voice.report(DetectorState::DetectorSettled, &[voice.fault(1)]);
+    let summary = report(&voice, DetectorState::DetectorSettled, &[fault(1)]);
     assert!(
         voice
             .sender
@@ -285,13 +201,12 @@ async fn an_agent_names_what_an_unreadable_annotation_does_not() {
             .unwrap()
             .want_list
     );
-    assert!(waits(&voice.node().await));
-    let list = ReportRequest {
-        has_list: true,
-        asserted_events: vec![voice.fault(1)],
-        ..summary
-    };
-    voice.sender.report(list).await.unwrap();
+    assert!(waits(&voice.shown().await));
+    voice
+        .sender
+        .report(with_list(summary, &[fault(1)]))
+        .await
+        .unwrap();
     let back = |node: &Value| {
         let incident = &node["incidents"][0];
         let faults = incident["faults"].as_array().map(Vec::len);
@@ -299,10 +214,57 @@ async fn an_agent_names_what_an_unreadable_annotation_does_not() {
     };
     voice.until("the fault is back", back).await;
     assert!(is_cordoned(&cluster.get(NODE).await));
-    voice.say(DetectorState::DetectorSettled, &[]).await;
+    say(&voice, DetectorState::DetectorSettled, &[]).await;
     cluster
         .until(NODE, "released", |node| {
             !is_cordoned(node) && !is_marked(node)
         })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_monitors_fault_is_read_back_as_such_and_stays_until_its_monitor_speaks() {
+    let cluster = Cluster::with_nodes(&[NODE]).await;
+    let voice = Voice::cordoning(&cluster, NODE, "").await;
+    voice
+        .say(report(&voice, DetectorState::DetectorSettled, &[]), &[])
+        .await;
+    let monitors = |number| {
+        let mut event = fault(number);
+        event.metadata.remove("warden.dev/detector");
+        event.entities_impacted = fault(1).entities_impacted;
+        event
+    };
+    voice.sender.send(vec![monitors(1)]).await.unwrap();
+    cluster.until(NODE, "taken out", is_cordoned).await;
+    let is_restored = |node: &Value, restored: bool| {
+        let faults = node["faults"].as_array().unwrap();
+        faults.len() == 1 && faults[0]["restored"] == restored
+    };
+    voice
+        .until("it is the monitor's", |node| is_restored(node, false))
+        .await;
+    drop(voice.program.kill());
+
+    let voice = Voice::cordoning(&cluster, NODE, "").await;
+    voice
+        .until("it is read back", |node| is_restored(node, true))
+        .await;
+    let count = async || voice.get("/api/v1/status").await["restored_faults"].clone();
+    assert_eq!(count().await, 1);
+    // The agent's word is none about a monitor's fault.
+    say(&voice, DetectorState::DetectorSettled, &[]).await;
+    assert!(is_restored(&voice.shown().await, true));
+    assert!(is_cordoned(&cluster.get(NODE).await));
+    voice.sender.send(vec![monitors(2)]).await.unwrap();
+    voice
+        .until("its monitor spoke", |node| is_restored(node, false))
+        .await;
+    assert_eq!(count().await, 0);
+    let mut over = monitors(3);
+    over.is_healthy = true;
+    voice.sender.send(vec![over]).await.unwrap();
+    cluster
+        .until(NODE, "released", |node| !is_marked(node))
         .await;
 }

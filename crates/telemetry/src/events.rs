@@ -392,6 +392,30 @@ impl AgentSilent<'_> {
     }
 }
 
+/// The word of a node's agent can't be taken for the node's: several speak, or it is on another
+/// machine.
+#[derive(Debug)]
+pub struct AgentDoubtful<'a> {
+    /// Node.
+    pub node: &'a str,
+    /// The check under which it is stored.
+    pub check: &'a str,
+    /// Who speaks, from where, and what to do.
+    pub why: &'a str,
+}
+
+impl AgentDoubtful<'_> {
+    /// Log line; how many there are is a level that the module sets itself.
+    pub fn emit(&self) {
+        error!(
+            node = self.node,
+            check = self.check,
+            why = self.why,
+            "the agent of a node can't be taken at its word"
+        );
+    }
+}
+
 /// Many nodes of a pool fell silent or NotReady together: a fault of the pool (network, power,
 /// API server), not of the nodes.
 #[derive(Debug)]

@@ -56,6 +56,8 @@ pub struct ControllerMetrics {
     pub report_lists: Family<OutcomeLabel, Counter>,
     pub agents_silent: Gauge,
     pub agents_missing: Gauge,
+    pub agents_conflicting: Gauge,
+    pub agents_other_machine: Gauge,
     pub pool_silent: Family<PoolLabel, Gauge>,
 
     pub node_condition_updates: Family<StatusLabel, Counter>,
@@ -89,6 +91,7 @@ pub struct ControllerMetrics {
     pub breaker_pool_utilization: Family<BoundLabel, GaugeF64>,
     pub nodes_withheld: Family<PoolLabel, Gauge>,
     pub other_quarantine: Gauge,
+    pub other_quarantine_looked_at: Gauge,
     pub rule_errors: Family<RuleLabel, Counter>,
     pub watch_restarts: Counter,
     pub leader: Gauge,
@@ -167,6 +170,8 @@ impl ControllerMetrics {
             report_lists: agents.lists,
             agents_silent: agents.silent,
             agents_missing: agents.missing,
+            agents_conflicting: agents.conflicting,
+            agents_other_machine: agents.other_machine,
             pool_silent: agents.pool_silent,
             quarantine_events_received: quarantine.received,
             quarantine_events_processed: quarantine.processed,
@@ -192,6 +197,7 @@ impl ControllerMetrics {
             breaker_pool_utilization: breaker.pool_utilization,
             nodes_withheld: breaker.withheld,
             other_quarantine: breaker.other_quarantine,
+            other_quarantine_looked_at: breaker.other_quarantine_looked_at,
             rule_errors: breaker.rule_errors,
             register: r,
         }

@@ -20,6 +20,10 @@ pub struct Status {
     /// `Deployment NAMESPACE/NAME`, or why that is not known.
     #[serde(default)]
     pub other_quarantine: Option<String>,
+    /// When the cluster was last asked whether another one runs; none = not yet, or quarantine does
+    /// not write and does not ask.
+    #[serde(default)]
+    pub other_quarantine_looked_at: Option<Timestamp>,
     /// Whether the whole process is ready.
     pub ready: bool,
     /// One line a part: `store: ready`.
@@ -45,6 +49,12 @@ pub struct Status {
     pub agents_silent: usize,
     /// Nodes on which no agent ever reported.
     pub agents_missing: usize,
+    /// Nodes as which several agents report.
+    #[serde(default)]
+    pub agents_conflicting: usize,
+    /// Nodes whose agent runs on another machine than the node object names.
+    #[serde(default)]
+    pub agents_other_machine: usize,
     /// Open faults of pools and of the cluster: no node is acted on for them.
     #[serde(default)]
     pub pool_faults: Vec<PoolFault>,
@@ -114,7 +124,8 @@ pub struct NodeLine {
     pub open_faults: usize,
     /// State of the open incident; none = no incident.
     pub state: Option<String>,
-    /// `settled`, `starting`, `silent` or `none`.
+    /// `settled`, `starting`, `silent` or `none`; `conflict` where several report as this node, and
+    /// `other machine` where it runs on another one than the node object names.
     pub agent: String,
 }
 
@@ -182,6 +193,27 @@ pub struct NodeObject {
     /// take out: Warden leaves them alone, and the cordon and taints that belong to them too.
     #[serde(default)]
     pub foreign_marks: Vec<String>,
+    /// The write that is under way, where the API server said no to it.
+    #[serde(default)]
+    pub write_refused: Option<WriteRefused>,
+}
+
+/// What the API server says against a write that is tried again and again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WriteRefused {
+    /// `changed` (an admission policy, or a value that is not valid), `forbidden`, `refused` or
+    /// `unavailable`.
+    pub code: String,
+    /// What was tried on which object, and the server's words, as of the last time.
+    pub message: String,
+    /// The first time in a row.
+    pub since: Timestamp,
+    /// The last time.
+    pub last_at: Timestamp,
+    /// How often in a row.
+    pub times: u32,
+    /// When it is tried again; none = at once.
+    pub next_at: Option<Timestamp>,
 }
 
 /// What is known of a node's agent.
@@ -197,6 +229,9 @@ pub struct Agent {
     pub process_since: Option<Timestamp>,
     /// Boot of its last report.
     pub boot_id: String,
+    /// Machine of its last report; empty if unknown.
+    #[serde(default)]
+    pub machine_id: String,
     /// Detectors that are not settled, with why.
     pub unsettled: Vec<String>,
 }
@@ -239,6 +274,13 @@ pub struct Fault {
     /// since.
     #[serde(default)]
     pub restored: bool,
+    /// A person injected it (`warden inject`).
+    #[serde(default)]
+    pub injected: bool,
+    /// What of it was no real part: `user` (a line that a program wrote into the kernel log), and
+    /// each option of the agent that stands in for one, parted by `, `; empty = all was real.
+    #[serde(default)]
+    pub origin: String,
 }
 
 /// An incident.
@@ -283,6 +325,9 @@ pub struct Incident {
     pub needs_operator: Option<String>,
     /// Who holds it.
     pub held_by: Option<String>,
+    /// It was rebuilt from a node that does not name all that it is out for.
+    #[serde(default)]
+    pub faults_unknown: bool,
 }
 
 /// A fault of an incident.
@@ -376,6 +421,12 @@ pub struct Event {
     pub entities: Vec<String>,
     /// Message.
     pub message: String,
+    /// See [`Fault::injected`].
+    #[serde(default)]
+    pub injected: bool,
+    /// See [`Fault::origin`].
+    #[serde(default)]
+    pub origin: String,
 }
 
 /// `GET /api/v1/breaker`: one element a pool.

@@ -1,15 +1,36 @@
 //! What on the node, or in the controller, keeps Warden from acting.
 
+use health_event::checks;
+
 use super::next::Line;
 use super::{Facts, faults};
+use crate::output::counted;
+use crate::words::{self, Clock};
 
 /// Begins what the API server said against the write that is under way.
 const REFUSED: &str = "write_refused ";
 
-/// What the API server said last against the write that is under way.
-pub(super) fn refused(facts: &Facts) -> Option<&str> {
-    let blocks = &facts.node.object.as_ref()?.blocked_by;
-    blocks.iter().find_map(|block| block.strip_prefix(REFUSED))
+/// What the API server says against the write that is under way, in sentences.
+pub(super) fn refused(facts: &Facts, clock: &Clock) -> Option<String> {
+    let object = facts.node.object.as_ref()?;
+    let Some(refused) = &object.write_refused else {
+        // An older controller tells the words alone.
+        let mut blocks = object.blocked_by.iter();
+        let said = blocks.find_map(|block| block.strip_prefix(REFUSED))?;
+        return Some(format!("{said}."));
+    };
+    let again = match refused.next_at {
+        Some(at) if clock.is_ahead(at) => format!("the next try is {}", clock.until(at)),
+        Some(_) | None => "the next try is now".to_owned(),
+    };
+    let times = counted(refused.times.into(), "time");
+    Some(format!(
+        "{} [{}]. {times} in a row since {}, the last {} ago; {again}.",
+        refused.message,
+        refused.code,
+        clock.local(refused.since),
+        clock.age(refused.last_at)
+    ))
 }
 
 /// What the node object itself says to us, and the controller's mode.
@@ -25,6 +46,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     if !facts.is_well() {
         lines.extend(mode(facts));
     }
+    lines.extend(doubted(facts));
     lines.extend(unready(facts));
     lines
 }
@@ -61,6 +83,19 @@ fn text(block: &str) -> String {
         ),
         _ => format!("Blocked: {block}."),
     }
+}
+
+/// Faults of another machine act on nothing, which nobody expects of a fatal one.
+fn doubted(facts: &Facts) -> Option<Line> {
+    let mut faults = facts.node.faults.iter();
+    let is_told = faults.any(|fault| words::is_doubt(fault, checks::AGENT_MACHINE));
+    is_told.then(|| {
+        Line::Person(
+            "What the node's agent tells has no effect on the node as long as it runs on another machine \
+             than the node object names."
+                .to_owned(),
+        )
+    })
 }
 
 fn mode(facts: &Facts) -> Option<Line> {

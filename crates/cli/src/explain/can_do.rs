@@ -4,6 +4,7 @@ use serde::Serialize;
 use wire::api::Incident;
 
 use super::faults::{self, Role, role};
+use super::marks::{self, Marks};
 use super::next::{self, is_out};
 use super::{FAULTS, Facts};
 use crate::words;
@@ -68,6 +69,14 @@ fn repairs(facts: &Facts) -> Vec<Command> {
             "where its agent should run",
         ));
     }
+    if words::is_doubted(&facts.node.faults) {
+        list.push(command(
+            format!(
+                "kubectl get pods -A -o wide --field-selector spec.nodeName={name} | grep agent"
+            ),
+            "which agents run on the node: one should",
+        ));
+    }
     list
 }
 
@@ -83,7 +92,9 @@ fn in_or_out(facts: &Facts, open: Option<&Incident>) -> Vec<Command> {
     };
     let release = |effect: &str| command(format!("warden release {name}"), effect);
     match open {
-        Some(incident) if is_out(incident) && idle => {
+        Some(incident)
+            if is_out(incident) && idle && marks::on_node(facts, incident) != Marks::None =>
+        {
             return vec![command(
                 format!("kubectl uncordon {name}"),
                 "give it back yourself: Warden writes nothing at the moment",

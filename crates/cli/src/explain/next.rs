@@ -5,6 +5,7 @@ use serde::Serialize;
 use wire::api::{Fault, Incident};
 
 use super::faults::{self, Role, role};
+use super::marks::{self, Marks};
 use super::{FAULTS, Facts, blocks, can_do, held};
 use crate::output::{PLAIN, RED, Style, YELLOW, counted};
 use crate::timeline;
@@ -136,9 +137,9 @@ fn writes(facts: &Facts, incident: &Incident, what: &str, clock: &Clock) -> Line
              it is not begun again before Warden may write. If it comes late it is noticed."
         ));
     }
-    if let Some(said) = blocks::refused(facts) {
+    if let Some(said) = blocks::refused(facts, clock) {
         return Line::Person(format!(
-            "The write that {what} is refused, and tried again and again: {said}. Remove what refuses \
+            "The write that {what} is refused, and tried again and again: {said} Remove what refuses \
              it (an admission policy, a missing permission, or a taint of the rule set that is not \
              valid), or end the incident with `warden release {}`.",
             facts.node.name
@@ -251,6 +252,9 @@ fn observed(facts: &Facts) -> Vec<Line> {
 }
 
 fn quarantined(facts: &Facts, incident: &Incident) -> Vec<Line> {
+    if marks::on_node(facts, incident) == Marks::None {
+        return vec![Line::Comes(given_back(facts))];
+    }
     let mut lines = Vec::new();
     if let Some(who) = &incident.held_by {
         let who = match who.split_once(": ") {
@@ -294,6 +298,24 @@ fn quarantined(facts: &Facts, incident: &Incident) -> Vec<Line> {
     lines
 }
 
+/// Somebody took off the marks of an incident.
+fn given_back(facts: &Facts) -> String {
+    let when = if faults::is_idle(facts) {
+        "Once Warden writes again it"
+    } else {
+        "Warden"
+    };
+    format!(
+        "{when} takes it that a person gave the node back: the incident ends, and its open faults do not \
+         take the node out again for a while (quarantine.manual_uncordon_hold)."
+    )
+}
+
+/// Whether nobody knows all that the node is out for.
+pub(super) fn is_unknown(facts: &Facts) -> bool {
+    facts.open().is_some_and(|incident| incident.faults_unknown)
+}
+
 /// What release waits for beside the faults.
 fn unsettled(facts: &Facts, no_fault: bool) -> Option<Line> {
     let agent = &facts.node.agent;
@@ -308,7 +330,12 @@ fn unsettled(facts: &Facts, no_fault: bool) -> Option<Line> {
     };
     let text = format!("{waits}{detectors}; without its word the node is not given back");
     Some(if no_fault {
-        Line::Blocks(format!("All faults ended, but {text}."))
+        let why = if is_unknown(facts) {
+            "What it is out for is not known, and"
+        } else {
+            "All faults ended, but"
+        };
+        Line::Blocks(format!("{why} {text}."))
     } else {
         Line::Blocks(format!("Also, {text}."))
     })

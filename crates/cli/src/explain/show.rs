@@ -5,11 +5,13 @@ use std::io::{self, Write};
 use wire::api::{Fault, Incident, Node};
 
 use super::can_do::is_cordoned_by_others;
+use super::marks::{self, Marks};
 use super::{FAULTS, Facts, can_do, faults, next};
 use crate::output::{BOLD, DIM, GREEN, RED, Style, YELLOW, counted, harmless};
 use crate::timeline;
 use crate::words::{self, Clock};
 
+const INJECTED: &str = "by a person with `warden inject`: no part was read";
 /// Newest steps of the incident that are printed.
 const STEPS: usize = 8;
 /// Faults that are over.
@@ -104,18 +106,57 @@ pub(super) fn verdict(facts: &Facts, clock: &Clock) -> (String, Style) {
         return without_incident(facts);
     };
     let age = clock.age(incident.since);
-    let stuck = if next::is_stuck(facts, incident, clock) {
+    if facts.node.object.is_none() {
+        let text = "is not in the cluster; an incident of it is still open";
+        return (format!("{text} (for {age})"), YELLOW);
+    }
+    let stuck = next::is_stuck(facts, incident, clock);
+    let not_through = if stuck {
         ", and that does not come through"
     } else {
         ""
     };
-    let text = format!("{}{stuck} (for {age})", words::state(&incident.state));
+    let text = format!(
+        "{}{not_through} (for {age})",
+        with_incident(facts, incident)
+    );
+    let in_service = text.starts_with("is in service");
     let style = match incident.state.as_str() {
         "Observed" => YELLOW,
-        "Releasing" if stuck.is_empty() => YELLOW,
+        "Releasing" if !stuck => YELLOW,
+        "Applying" | "Quarantined" if in_service => YELLOW,
         _ => RED,
     };
     (text, style)
+}
+
+/// What the node is, by what is on it: a state tells what Warden did, or is about to do.
+fn with_incident(facts: &Facts, incident: &Incident) -> String {
+    let idle = faults::is_idle(facts);
+    let others = is_cordoned_by_others(facts);
+    let text = match (incident.state.as_str(), marks::on_node(facts, incident)) {
+        ("Withheld", _) if others => {
+            "should be out of service, but is withheld; it is cordoned, not by Warden"
+        }
+        ("Observed", _) if others => "is cordoned, not by Warden; its faults are only observed",
+        ("Applying", Marks::None) if idle => {
+            "is in service: the write that was to take it out is not begun again"
+        }
+        ("Quarantined", Marks::None) if idle => {
+            "is in service: Warden's marks were taken off, and the incident stays open while Warden does \
+             not write"
+        }
+        ("Quarantined", Marks::None) => {
+            "is in service: Warden's marks were taken off, and the incident is about to end"
+        }
+        ("Quarantined", Marks::Part) => "has only some of Warden's marks left",
+        ("Releasing", Marks::None) => "is in service again; the incident is about to end",
+        ("Releasing", Marks::All | Marks::Part) if idle => {
+            "is out of service: the write that was to give it back is not begun again"
+        }
+        (state, _) => words::state(state),
+    };
+    text.to_owned()
 }
 
 fn without_incident(facts: &Facts) -> (String, Style) {
@@ -154,7 +195,12 @@ fn without_incident(facts: &Facts) -> (String, Style) {
 fn wrong(out: &mut impl Write, facts: &Facts, clock: &Clock) -> io::Result<()> {
     heading(out, "What is wrong")?;
     if facts.node.faults.is_empty() {
-        return writeln!(out, "  No fault is open any more.");
+        let said = if next::is_unknown(facts) {
+            "What the node is out for is not known: the store was lost, and the node does not name it."
+        } else {
+            "No fault is open any more."
+        };
+        return writeln!(out, "  {said}");
     }
     let sorted = faults::sorted(facts, &facts.node.faults);
     for fault in sorted.iter().take(FAULTS) {
@@ -213,6 +259,11 @@ fn one_fault(out: &mut impl Write, facts: &Facts, fault: &Fault, clock: &Clock) 
             "restored",
             if fault.restored { RESTORED } else { "" }.to_owned(),
         ),
+        (
+            "injected",
+            if fault.injected { INJECTED } else { "" }.to_owned(),
+        ),
+        ("origin", words::origin(&fault.origin)),
     ];
     for (name, text) in lines.iter().filter(|(_, text)| !text.is_empty()) {
         writeln!(out, "    {DIM}{name:<8}{DIM:#}  {}", harmless(text))?;

@@ -24,6 +24,7 @@ pub(crate) fn status() -> api::Status {
         dry_run: false,
         quarantine: "enforce".into(),
         other_quarantine: None,
+        other_quarantine_looked_at: None,
         ready: true,
         parts: vec!["store: ready".into(), "nodes: ready".into()],
         nodes: 8,
@@ -35,6 +36,8 @@ pub(crate) fn status() -> api::Status {
         foreign_marked: 0,
         agents_silent: 0,
         agents_missing: 0,
+        agents_conflicting: 0,
+        agents_other_machine: 0,
         pool_faults: Vec::new(),
         store: api::Store {
             id: "01K4XXXX".into(),
@@ -101,6 +104,7 @@ pub(crate) fn node() -> api::Node {
             system_uuid: "machine-17".into(),
             blocked_by: Vec::new(),
             foreign_marks: Vec::new(),
+            write_refused: None,
         }),
         agent: api::Agent {
             state: "settled".into(),
@@ -108,6 +112,7 @@ pub(crate) fn node() -> api::Node {
             last_report_at: Some(ago(12)),
             process_since: Some(ago(86_400)),
             boot_id: "boot-1".into(),
+            machine_id: "machine-17".into(),
             unsettled: Vec::new(),
         },
         faults: Vec::new(),
@@ -137,6 +142,8 @@ pub(crate) fn xid_79() -> api::Fault {
         incident: Some(INCIDENT.into()),
         boot_id: "boot-1".into(),
         restored: false,
+        injected: false,
+        origin: String::new(),
     }
 }
 
@@ -168,6 +175,7 @@ pub(crate) fn incident(state: &str) -> api::Incident {
         }],
         needs_operator: None,
         held_by: None,
+        faults_unknown: false,
     }
 }
 

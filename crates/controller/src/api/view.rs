@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use event_store::{IncidentFilter, ReadError, Stats, StoredEvent, StoredFault, StoredTransition};
+use health_event::checks::{AGENT_CONFLICT, AGENT_MACHINE, WARDEN_AGENT};
 use health_event::incident::{self, QuarantineStatus, Withheld};
-use health_event::{FaultId, NodeName, keys};
+use health_event::{FaultId, HealthEvent, NodeName, keys};
 use jiff::Timestamp;
 use k8s_api::names;
 use sha2::{Digest, Sha256};
@@ -36,6 +37,8 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
             _ => {}
         }
     }
+    let faults = context.store.open_faults_all()?;
+    let doubtful = |check| faults.iter().filter(|f| is_doubt(&f.id, check)).count();
     let open = context.store.open_incidents()?;
     let out = open.iter().filter(|i| i.quarantine.is_out()).count();
     let withheld = open.iter().filter(|i| is_withheld(&i.quarantine)).count();
@@ -45,6 +48,7 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
         dry_run: context.config.quarantine.dry_run,
         quarantine: quarantine_word(context).to_owned(),
         other_quarantine: quarantine::other(&context.store)?,
+        other_quarantine_looked_at: looked_at(context),
         ready,
         parts: parts.lines().map(str::to_owned).collect(),
         nodes: nodes.len(),
@@ -52,18 +56,15 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
         withheld,
         open_faults: stats.open_faults,
         observed_faults: stats.observed_faults,
-        restored_faults: context
-            .store
-            .open_faults_all()?
-            .iter()
-            .filter(|fault| is_restored(fault))
-            .count(),
+        restored_faults: faults.iter().filter(|fault| is_restored(fault)).count(),
         foreign_marked: nodes
             .iter()
-            .filter(|node| !foreign_marks(node).is_empty())
+            .filter(|node| node.foreign_marks().next().is_some())
             .count(),
         agents_silent: silent,
         agents_missing: missing,
+        agents_conflicting: doubtful(AGENT_CONFLICT),
+        agents_other_machine: doubtful(AGENT_MACHINE),
         pool_faults: pool_faults(context)?,
         store: types::Store {
             id: context.store.store_id().to_owned(),
@@ -94,26 +95,21 @@ fn gaps(stats: &Stats) -> Vec<types::Gap> {
     of_consumers.chain(of_senders).collect()
 }
 
+/// Whether a fault says that a node's agent can't be taken at its word, and why.
+fn is_doubt(id: &FaultId, check: &str) -> bool {
+    id.scope.agent == WARDEN_AGENT && id.scope.check_name == check
+}
+
 /// Whether a fault was read back from its node, and its sender has not spoken since.
 fn is_restored(fault: &StoredFault) -> bool {
     fault.count == 1 && fault.event.metadata.contains_key(keys::RESTORED)
 }
 
-/// The reference's marks on a node that does not carry ours: whoever set them, it was not us.
-fn foreign_marks(node: &NodeFacts) -> Vec<String> {
-    if node.annotation(names::INCIDENT.text).is_some() {
-        return Vec::new();
-    }
-    let marks = [
-        names::HEALTH_EVENT,
-        names::APPLIED_TAINTS,
-        names::IS_CORDONED,
-    ];
-    let found = marks.iter().filter(|mark| {
-        node.annotation(mark.text)
-            .is_some_and(|value| !value.is_empty())
-    });
-    found.map(|mark| mark.text.to_owned()).collect()
+/// When it was last asked whether another quarantine runs.
+fn looked_at(context: &Context) -> Option<Timestamp> {
+    let second = context.metrics.other_quarantine_looked_at.get();
+    let at = Timestamp::from_second(second).ok();
+    at.filter(|_| second > 0)
 }
 
 /// What the module does, as [`types::Status::quarantine`] says it.
@@ -144,8 +140,17 @@ pub(super) fn node_lines(
     now: Timestamp,
 ) -> Result<Vec<types::NodeLine>, ReadError> {
     let mut faults: HashMap<NodeName, usize> = HashMap::new();
+    let mut doubts: HashMap<NodeName, &str> = HashMap::new();
     for fault in context.store.open_faults_all()? {
+        let doubt = [
+            (AGENT_CONFLICT, "conflict"),
+            (AGENT_MACHINE, "other machine"),
+        ];
+        let doubt = doubt.iter().find(|(check, _)| is_doubt(&fault.id, check));
         if let health_event::Subject::Node(node) = fault.id.scope.subject {
+            if let Some((_, word)) = doubt {
+                doubts.insert(node.clone(), word);
+            }
             *faults.entry(node).or_default() += 1;
         }
     }
@@ -156,6 +161,10 @@ pub(super) fn node_lines(
         .collect();
     let mut lines = Vec::new();
     for node in context.nodes.all() {
+        let agent = match doubts.get(&node.name) {
+            Some(doubt) => doubt,
+            None => agent_word(context, &node.name, Some(&node), now)?.1,
+        };
         lines.push(types::NodeLine {
             name: node.name.to_string(),
             pool: context.nodes.pool_of(&node).to_owned(),
@@ -163,9 +172,7 @@ pub(super) fn node_lines(
             ready: ready(&node),
             open_faults: faults.get(&node.name).copied().unwrap_or_default(),
             state: states.get(&node.name).map(|state| (*state).to_owned()),
-            agent: agent_word(context, &node.name, Some(&node), now)?
-                .1
-                .to_owned(),
+            agent: agent.to_owned(),
         });
     }
     lines.sort_by(|a, b| a.name.cmp(&b.name));
@@ -204,6 +211,7 @@ pub(super) fn node(
             last_report_at: agent.last_report_at,
             process_since: agent.process_changed_at,
             boot_id: agent.boot.to_string(),
+            machine_id: agent.machine.clone(),
             unsettled: agent.unsettled,
         },
         faults: context
@@ -239,6 +247,7 @@ pub(super) fn node(
 
 fn node_object(context: &Context, node: &NodeFacts) -> Result<types::NodeObject, ReadError> {
     let taint = |taint: &NodeTaint| format!("{}={}:{}", taint.key, taint.value, taint.effect);
+    let refused = write_refused(context, node)?;
     Ok(types::NodeObject {
         uid: node.uid.to_string(),
         pool: context.nodes.pool_of(node).to_owned(),
@@ -247,13 +256,18 @@ fn node_object(context: &Context, node: &NodeFacts) -> Result<types::NodeObject,
         ready: ready(node),
         boot_id: node.boot_id.to_string(),
         system_uuid: node.system_uuid.to_string(),
-        blocked_by: blocked_by(context, node)?,
-        foreign_marks: foreign_marks(node),
+        blocked_by: blocked_by(context, node, refused.as_ref())?,
+        foreign_marks: node.foreign_marks().map(str::to_owned).collect(),
+        write_refused: refused,
     })
 }
 
 /// What on the node, or beside it, stands in the way of a step.
-fn blocked_by(context: &Context, node: &NodeFacts) -> Result<Vec<String>, ReadError> {
+fn blocked_by(
+    context: &Context,
+    node: &NodeFacts,
+    refused: Option<&types::WriteRefused>,
+) -> Result<Vec<String>, ReadError> {
     let config = &context.config.quarantine;
     let mut list = Vec::new();
     if node.annotation(names::PAUSE.text).is_some() {
@@ -280,7 +294,7 @@ fn blocked_by(context: &Context, node: &NodeFacts) -> Result<Vec<String>, ReadEr
     if quarantine::waits_for_word(&context.store, &node.name)? {
         list.push("given_back".to_owned());
     }
-    list.extend(write_refused(context, node)?);
+    list.extend(refused.map(|refused| format!("write_refused {}", refused.message)));
     if let Some(what) = quarantine::other(&context.store)? {
         list.push(format!("other_quarantine {what}"));
     }
@@ -288,7 +302,10 @@ fn blocked_by(context: &Context, node: &NodeFacts) -> Result<Vec<String>, ReadEr
 }
 
 /// What the API server said last against the write that is under way.
-fn write_refused(context: &Context, node: &NodeFacts) -> Result<Option<String>, ReadError> {
+fn write_refused(
+    context: &Context,
+    node: &NodeFacts,
+) -> Result<Option<types::WriteRefused>, ReadError> {
     let open = context.store.open_incidents_of(&node.name)?;
     let writes = |incident: &incident::Incident| {
         matches!(
@@ -297,9 +314,15 @@ fn write_refused(context: &Context, node: &NodeFacts) -> Result<Option<String>, 
         )
     };
     let said = context.refusals.of(&node.name);
-    Ok(said
-        .filter(|_| open.iter().any(writes))
-        .map(|said| format!("write_refused {said}")))
+    let said = said.filter(|_| open.iter().any(writes));
+    Ok(said.map(|said| types::WriteRefused {
+        code: said.code.to_owned(),
+        message: said.text,
+        since: said.since,
+        last_at: said.last_at,
+        times: said.times,
+        next_at: said.next_at,
+    }))
 }
 
 fn ready(node: &NodeFacts) -> String {
@@ -361,6 +384,8 @@ pub(super) fn fault_id(id: &FaultId) -> String {
 fn fault(fault: StoredFault) -> types::Fault {
     types::Fault {
         restored: is_restored(&fault),
+        injected: fault.event.metadata.contains_key(keys::INJECTED),
+        origin: origin(&fault.event),
         id: fault_id(&fault.id),
         agent: fault.id.scope.agent,
         component_class: fault.id.scope.component_class,
@@ -377,6 +402,11 @@ fn fault(fault: StoredFault) -> types::Fault {
         incident: fault.incident.map(|id| id.to_string()),
         boot_id: fault.boot.to_string(),
     }
+}
+
+fn origin(event: &HealthEvent) -> String {
+    let origin = event.metadata.get(keys::ORIGIN);
+    origin.cloned().unwrap_or_default()
 }
 
 pub(super) fn incident(incident: &incident::Incident) -> types::Incident {
@@ -404,6 +434,7 @@ pub(super) fn incident(incident: &incident::Incident) -> types::Incident {
         faults: incident.faults.iter().map(incident_fault).collect(),
         needs_operator: incident.needs_operator.clone(),
         held_by: incident.held_by.clone(),
+        faults_unknown: incident.faults_unknown,
     }
 }
 
@@ -496,6 +527,7 @@ pub(super) fn step(step: StoredTransition) -> types::Step {
 
 pub(super) fn event(event: StoredEvent) -> types::Event {
     let body = wire::decode_body(&event.body).unwrap_or_default();
+    let origin = origin(&body);
     types::Event {
         seq: event.seq,
         sender: event.sender.to_string(),
@@ -520,6 +552,8 @@ pub(super) fn event(event: StoredEvent) -> types::Event {
             .iter()
             .map(|e| format!("{} {}", e.kind, e.value))
             .collect(),
+        injected: body.metadata.contains_key(keys::INJECTED),
+        origin,
         message: body.message,
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -66,6 +67,8 @@ pub struct Reference {
 #[derive(Debug, Default)]
 struct Seen {
     is_known: bool,
+    /// When the last answer came.
+    at: Option<Timestamp>,
     /// What runs: `Deployment nvsentinel/fault-quarantine`.
     what: Option<String>,
 }
@@ -119,6 +122,11 @@ impl Reference {
         self.seen().what.clone()
     }
 
+    /// When a look was last answered.
+    pub fn looked_at(&self) -> Option<Timestamp> {
+        self.seen().at
+    }
+
     /// Between looks.
     pub fn pause(&self) -> Duration {
         match (self.is_known(), self.runs()) {
@@ -169,6 +177,7 @@ impl Reference {
         self.runs.store(found.is_some(), Ordering::Relaxed);
         *seen = Seen {
             is_known: true,
+            at: Some(Timestamp::now()),
             what: found,
         };
         changed

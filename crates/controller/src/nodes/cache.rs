@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 
 use health_event::NodeName;
 use telemetry::ControllerMetrics;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::NodeFacts;
 
@@ -32,6 +32,8 @@ struct Shared {
     pools: Vec<Pool>,
     nodes: RwLock<Nodes>,
     synced: watch::Sender<bool>,
+    /// One permit: a node came to carry the reference's marks.
+    marked_by_others: Notify,
     /// Where watches that ended and were resumed are counted.
     metrics: OnceLock<Arc<ControllerMetrics>>,
 }
@@ -58,6 +60,7 @@ impl NodeCache {
                 kept: HashMap::new(),
             }),
             synced: watch::Sender::new(false),
+            marked_by_others: Notify::new(),
             metrics: OnceLock::new(),
         }))
     }
@@ -158,6 +161,12 @@ impl NodeCache {
         drop(self.0.synced.subscribe().wait_for(|synced| *synced).await);
     }
 
+    /// Waits until a node came to carry the reference's marks and not ours: once for all that did
+    /// since the last wait. For one waiter.
+    pub(crate) async fn marked_by_others(&self) {
+        self.0.marked_by_others.notified().await;
+    }
+
     /// Counts the watches that ended and were resumed there; the first one named stays.
     pub fn count_restarts(&self, metrics: &Arc<ControllerMetrics>) {
         // A second module names the same one.
@@ -190,6 +199,10 @@ impl NodeCache {
             node.resource_version = version;
             differs
         });
+        let marked = |node: &NodeFacts| node.foreign_marks().next().is_some();
+        if is_new && marked(&node) && !known.is_some_and(|known| marked(known)) {
+            self.0.marked_by_others.notify_one();
+        }
         let kept = nodes.kept.get(&node.name).copied();
         let counted = |node: &NodeFacts| kept.unwrap_or_else(|| self.pool_index(node));
         let (before, after) = (known.map(|n| counted(n)), counted(&node));

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use decide::quarantine::CordonOwner;
 use health_event::NodeName;
 use jiff::Timestamp;
+use k8s_api::names;
 use serde_json::Value;
 
 pub use cache::{NodeCache, OTHER_POOL, Pool};
@@ -132,6 +133,21 @@ impl NodeFacts {
     /// Whether the scheduler passes the node by.
     pub fn is_cordoned(&self) -> bool {
         self.unschedulable.unwrap_or_default()
+    }
+
+    /// The reference's marks on a node that does not carry ours: whoever set them, it was not us.
+    pub fn foreign_marks(&self) -> impl Iterator<Item = &'static str> {
+        let is_ours = self.annotation(names::INCIDENT.text).is_some();
+        let marks = [
+            names::HEALTH_EVENT,
+            names::APPLIED_TAINTS,
+            names::IS_CORDONED,
+        ];
+        let has = move |key: &&str| {
+            let value = self.annotation(key);
+            !is_ours && value.is_some_and(|value| !value.is_empty())
+        };
+        marks.into_iter().map(|mark| mark.text).filter(has)
     }
 
     /// The machine behind the node: system UUID, else provider id, else the UID of the object.

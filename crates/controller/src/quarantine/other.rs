@@ -1,6 +1,9 @@
 //! Another fault-quarantine in the cluster: whether one runs, and what follows.
 
+use std::time::Duration;
+
 use event_store::{EventStore, ReadError};
+use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::startup;
@@ -10,6 +13,8 @@ use crate::kubernetes::Reference;
 
 /// Where it is kept what else takes nodes out: text for people, empty while nothing does.
 const OTHER: &str = "quarantine/other";
+/// Between two looks for the sake of nodes: a person who copies marks about is no reason for more.
+const BETWEEN_HINTS: Duration = Duration::from_secs(1);
 
 /// What else takes nodes out in this cluster, so that the module refuses to act; by the store, for
 /// other modules.
@@ -27,6 +32,12 @@ pub(super) async fn look(reference: &Reference, context: &Context) {
     if reference.look(&context.kube).await {
         note(reference, context).await;
     }
+    looked(reference, context);
+}
+
+fn looked(reference: &Reference, context: &Context) {
+    let second = reference.looked_at().map_or(0, jiff::Timestamp::as_second);
+    context.metrics.other_quarantine_looked_at.set(second);
 }
 
 /// Whether one runs does not matter to a module that writes nothing: what was noted is not shown
@@ -40,13 +51,26 @@ pub(super) async fn forget(context: &Context) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks again and again. When one appears or goes, every node is decided about anew.
+/// Looks again and again, and at once when a node comes to carry the reference's marks, which is what
+/// a quarantine that has just begun does first. When one appears or goes, every node is decided about anew.
 pub(super) async fn watch(module: &Module) {
     let Module { context, apply, .. } = module;
     let mut to_tell = false;
+    let mut hints_from = Instant::now();
     loop {
-        tokio::time::sleep(apply.reference.pause()).await;
+        let hint = async {
+            tokio::time::sleep_until(hints_from).await;
+            context.nodes.marked_by_others().await;
+        };
+        tokio::select! {
+            () = tokio::time::sleep(apply.reference.pause()) => {}
+            // Somebody took a node out under the reference's names: that it runs is known already,
+            // or is looked at now.
+            () = hint, if !apply.reference.runs() => {}
+        }
+        hints_from = Instant::now() + BETWEEN_HINTS;
         to_tell |= apply.reference.look(&context.kube).await;
+        looked(&apply.reference, context);
         if !to_tell {
             continue;
         }

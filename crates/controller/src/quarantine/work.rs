@@ -11,8 +11,8 @@ use decide::quarantine::{
 };
 use decide::rules::RuleSets;
 use event_store::{EventStore, IncidentFilter, Machine, ReadError, Transition, WriteError};
-use health_event::NodeName;
 use health_event::incident::{Incident, IncidentFault, IncidentId, QuarantineStatus, Withheld};
+use health_event::{NodeName, keys};
 use jiff::Timestamp;
 use k8s_api::IncidentMark;
 use serde_json::json;
@@ -160,7 +160,8 @@ impl Module {
                 &error.to_string(),
             );
             let pause = self.pause_after_failure(node);
-            self.wake_in(node, pause);
+            let at = self.wake_in(node, pause);
+            self.context.refusals.again_at(node, at);
         }
         let seconds = started.elapsed().as_secs_f64();
         self.context.metrics.event_handling_seconds.observe(seconds);
@@ -525,11 +526,12 @@ impl Module {
         Some(self.context.store.transition(transition))
     }
 
-    pub(super) fn wake_in(&self, name: &NodeName, pause: Duration) {
+    pub(super) fn wake_in(&self, name: &NodeName, pause: Duration) -> Timestamp {
         let at = Timestamp::now()
             .checked_add(pause)
             .unwrap_or(Timestamp::MAX);
         self.workers.wake_at(name, at);
+        at
     }
 
     fn give_back(&self, name: &NodeName, observed: &Observed) {
@@ -601,6 +603,17 @@ fn cause(decision: &Decision, observed: &Observed, taken: &TakenRecord) -> Strin
         "open_faults": observed.faults.len(),
         "notes": decision.notes.iter().map(|note| format!("{note:?}")).collect::<Vec<_>>(),
     });
+    let with = |key| {
+        let faults = observed.faults.iter();
+        faults
+            .filter(|f| f.event.metadata.contains_key(key))
+            .count()
+    };
+    for (name, key) in [("injected", keys::INJECTED), ("stand_ins", keys::ORIGIN)] {
+        if let count @ 1.. = with(key) {
+            cause[name] = json!(count);
+        }
+    }
     if !taken.pool.is_empty() {
         cause["pool"] = json!(taken.pool);
         cause["rule"] = json!(taken.rule);

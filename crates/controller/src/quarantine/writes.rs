@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use decide::quarantine::{NodeWrite, WriteFeedback};
 use health_event::NodeName;
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::apply::Blocked;
@@ -63,7 +64,10 @@ impl Module {
         let sent = self.apply.send(write, deadline).await;
         match &sent {
             Ok(_) | Err(CallError::NotFound { .. }) => self.context.refusals.over(&node.name),
-            Err(error) => self.context.refusals.said(&node.name, error),
+            Err(error) => {
+                let now = Timestamp::now();
+                self.context.refusals.said(&node.name, error, now);
+            }
         }
         match sent {
             Ok(version) => {

@@ -9,6 +9,9 @@
 //!   has taken over what is open here.
 //! - A settled report of a new boot closes the faults of socket senders whose check is listed in
 //!   `ingest.reboot_clears`, where their newest event is of an earlier boot; nothing else of them.
+//! - What an agent on another machine than the node's asserts is not compared, and nothing is handed
+//!   to it; while several agents report as one node, no report denies a fault. Both are faults of
+//!   their own ([`doubt`]).
 //! - After a start of the controller nobody is silent for three intervals.
 //!
 //! # Bounds
@@ -16,6 +19,8 @@
 
 mod asked;
 mod compare;
+mod contest;
+mod doubt;
 mod ended;
 mod service;
 mod silent;

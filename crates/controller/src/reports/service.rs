@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use decide::gone::is_of_another;
 use event_store::{Fingerprint, NewEvent};
 use health_event::{BootId, CloseCause, HealthEvent, NodeName, SentIdentity};
 use jiff::Timestamp;
@@ -18,6 +19,7 @@ use wire::warden::v1::{ReportReply, ReportRequest};
 
 use super::asked::Pair;
 use super::compare::{self, Closable, DetectorStates, missing_there};
+use super::contest::heard;
 use super::ended::{self, EndError, Settled};
 use super::state::{AgentState, Reports};
 use crate::config::CheckRef;
@@ -86,16 +88,27 @@ impl ReportService {
             let observed = store.observe_boot(&report.machine_id, &boot, &report.spool_id, now);
             observed.await.map_err(|error| status_of(&error))?;
         }
+        let size = self.nodes.len();
+        let patience = self.reports.patience(size);
+        let foreign = self.is_of_another_machine(&node, &report);
         // The events of a list come before the state that says "settled": whoever is woken by the
         // latter must find the former.
-        let compared = self
-            .reconcile(&caller, &node, &report, &detectors, now)
-            .await?;
-        let before = self
-            .reports
-            .agent(&node)
-            .map_err(|error| internal(&error))?;
+        let compared = if foreign {
+            Compared::with_nobody()
+        } else {
+            let known = self.known(&node)?;
+            let (_, contested_at) = heard(&known, &report.process_id, patience, now);
+            let word = Word {
+                node: &node,
+                report: &report,
+                detectors: &detectors,
+                contested: contested_at.is_some(),
+            };
+            self.reconcile(&caller, &word, now).await?
+        };
+        let before = self.known(&node)?;
         let mut state = state_after(&before, &report, &detectors, boot, now);
+        (state.others, state.contested_at) = heard(&before, &report.process_id, patience, now);
         // "Settled" is about the faults that the agent asserts: without their list it is not its
         // word yet, as to a store that was lost.
         let unheard = compared.differs || (!compared.caught_up && !before.expected);
@@ -110,18 +123,30 @@ impl ReportService {
             .put(&node, state)
             .await
             .map_err(|error| status_of(&error))?;
-        let nodes = self
-            .nodes
-            .pool_names()
-            .map(|pool| self.nodes.pool_size(pool))
-            .sum();
         self.metrics.reports.inc();
-        let interval = self.reports.next_interval(nodes).as_secs();
+        if foreign && report.started_from_nothing {
+            return Err(Status::unavailable(
+                "this agent's machine is not the one that the node object names: what is open for the \
+                 node is not its own to take over [other_machine]",
+            ));
+        }
+        let interval = self.reports.next_interval(size).as_secs();
         Ok(ReportReply {
             next_interval_seconds: u32::try_from(interval).unwrap_or(u32::MAX).max(1),
             want_list: compared.want_list,
             adopt: compared.adopt,
         })
+    }
+
+    fn known(&self, node: &NodeName) -> Result<AgentState, Status> {
+        self.reports.agent(node).map_err(|error| internal(&error))
+    }
+
+    /// Whether the agent runs on another machine than the node object names, as far as both are
+    /// known.
+    fn is_of_another_machine(&self, node: &NodeName, report: &ReportRequest) -> bool {
+        let object = self.nodes.get(node);
+        object.is_some_and(|object| is_of_another(&report.machine_id, &object.system_uuid))
     }
 
     /// Closes what the reboot ended, before the state that says "settled" wakes anybody.
@@ -157,11 +182,10 @@ impl ReportService {
     async fn reconcile(
         &self,
         caller: &Caller,
-        node: &NodeName,
-        report: &ReportRequest,
-        detectors: &DetectorStates,
+        word: &Word<'_>,
         now: Timestamp,
     ) -> Result<Compared, Status> {
+        let Word { node, report, .. } = *word;
         let mut compared = Compared {
             caught_up: true,
             ..Compared::default()
@@ -185,11 +209,10 @@ impl ReportService {
             return Ok(compared);
         }
         if report.has_list {
-            self.settle_list(caller, node, report, detectors, &ours, now)
-                .await?;
+            self.settle_list(caller, word, &ours, now).await?;
             return Ok(compared);
         }
-        let pair = (our_hash, asserted.hash.clone(), detectors.signature());
+        let pair = (our_hash, asserted.hash.clone(), word.detectors.signature());
         compared.differs = true;
         compared.want_list = self.may_ask(node, pair);
         Ok(compared)
@@ -229,12 +252,11 @@ impl ReportService {
     async fn settle_list(
         &self,
         caller: &Caller,
-        node: &NodeName,
-        report: &ReportRequest,
-        detectors: &DetectorStates,
+        word: &Word<'_>,
         ours: &[Closable],
         now: Timestamp,
     ) -> Result<(), Status> {
+        let Word { node, report, .. } = *word;
         let events = accept_list(caller, node, report, now)
             .inspect_err(|_| self.count_refusal("bad_list"))?;
         let listed: Vec<HealthEvent> = events.iter().map(|e| e.event.clone()).collect();
@@ -248,13 +270,12 @@ impl ReportService {
                     .any(|id| !known.contains(id))
             })
             .collect();
-        let gone = missing_there(
-            ours,
-            &theirs,
-            detectors,
-            &report.spool_id,
-            report.last_number,
-        );
+        let gone = if word.contested {
+            Vec::new()
+        } else {
+            let (spool, last) = (&report.spool_id, report.last_number);
+            missing_there(ours, &theirs, word.detectors, spool, last)
+        };
         let store = self.reports.store();
         if !missing_here.is_empty() {
             store
@@ -343,6 +364,16 @@ impl ReportService {
     }
 }
 
+/// What an agent says.
+#[derive(Debug, Clone, Copy)]
+struct Word<'a> {
+    node: &'a NodeName,
+    report: &'a ReportRequest,
+    detectors: &'a DetectorStates,
+    /// Another agent says something too: what this one does not assert the other one may.
+    contested: bool,
+}
+
 /// What came of comparing an agent's faults with the store's.
 #[derive(Debug, Default)]
 struct Compared {
@@ -354,6 +385,18 @@ struct Compared {
     caught_up: bool,
     /// The sets differ, and its list is not here.
     differs: bool,
+}
+
+impl Compared {
+    /// What another machine's agent asserts says nothing of this node, and "settled" is not said of
+    /// it.
+    fn with_nobody() -> Self {
+        Self {
+            caught_up: true,
+            differs: true,
+            ..Self::default()
+        }
+    }
 }
 
 #[tonic::async_trait]
@@ -466,6 +509,7 @@ fn state_after(
         version: report.agent_version.clone(),
         spool: report.spool_id.clone(),
         unsettled: DetectorStates::unsettled(&report.detectors),
+        ..before.clone()
     }
 }
 

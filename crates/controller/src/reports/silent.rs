@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use decide::breaker::{SilentConfig, silent_share};
 use event_store::{NewEvent, ReadError};
+use health_event::checks::AGENT_SILENT;
 use health_event::{NodeName, Subject};
 use jiff::{SignedDuration, Timestamp};
 use telemetry::ControllerMetrics;
@@ -14,14 +15,13 @@ use telemetry::events::{AgentSilent, AgentsMissing, PoolSilent};
 use telemetry::metrics::PoolLabel;
 use tracing::{info, warn};
 
+use super::doubt::Doubts;
 use super::state::{Reports, Standing};
 use crate::config::ReportsConfig;
 use crate::ingest::own_event;
 use crate::nodes::{ConditionStatus, NodeCache, NodeFacts};
 
-/// The check's name.
-const AGENT_SILENT: &str = "AgentSilent";
-/// The same of a pool.
+/// The check's name, of a pool.
 const POOL_SILENT: &str = "PoolSilent";
 /// Nodes that a message names.
 const NAMED: usize = 5;
@@ -49,6 +49,7 @@ pub struct Silence {
     /// Pools with an open `PoolSilent`.
     pools: BTreeSet<String>,
     missing_told: bool,
+    doubts: Doubts,
 }
 
 /// What one look found about a node.
@@ -72,7 +73,9 @@ impl Silence {
         metrics: Arc<ControllerMetrics>,
     ) -> Result<Self, ReadError> {
         let (mut silent, mut pools) = (BTreeMap::new(), BTreeSet::new());
-        for fault in reports.store().open_faults_all()? {
+        let open = reports.store().open_faults_all()?;
+        let doubts = Doubts::new(&open, reports.clone(), config.interval, metrics.clone());
+        for fault in open {
             match (fault.id.scope.check_name.as_str(), fault.id.scope.subject) {
                 (AGENT_SILENT, Subject::Node(node)) => drop(silent.insert(node, None)),
                 (POOL_SILENT, Subject::Pool(pool)) => drop(pools.insert(pool)),
@@ -89,6 +92,7 @@ impl Silence {
             since: BTreeMap::new(),
             pools,
             missing_told: false,
+            doubts,
         })
     }
 
@@ -113,7 +117,9 @@ impl Silence {
         self.forget_gone()?;
         let mut seen = Vec::new();
         let mut out_of_reach: BTreeMap<String, BTreeMap<NodeName, Timestamp>> = BTreeMap::new();
-        for node in self.nodes.all() {
+        let nodes = self.nodes.all();
+        self.doubts.look(&nodes, now).await?;
+        for node in nodes {
             let (found, quiet) = self.look_at(&node, now)?;
             if !quiet {
                 self.silent_before.remove(&node.name);

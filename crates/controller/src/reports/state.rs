@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::asked::Asked;
+use super::contest::Other;
 use crate::workers::WakeAll;
 
 /// Nodes that are remembered at most: ten times the largest cluster, so that made-up names (mode
@@ -39,6 +40,11 @@ pub struct AgentState {
     pub spool: String,
     /// Detectors that are not settled, for people: `kernel-log: blind (why)`.
     pub unsettled: Vec<String>,
+    /// Other processes that reported lately as this node, newest first: of an agent that was
+    /// restarted its former process.
+    pub(super) others: Vec<Other>,
+    /// When a process spoke last after another one had: several report as this node.
+    pub(super) contested_at: Option<Timestamp>,
 }
 
 /// The part that is kept in the store.
@@ -51,6 +57,8 @@ struct Kept {
     machine: String,
     version: String,
     spool: String,
+    #[serde(default)]
+    contested_at: Option<Timestamp>,
 }
 
 impl From<&AgentState> for Kept {
@@ -63,6 +71,7 @@ impl From<&AgentState> for Kept {
             machine: state.machine.clone(),
             version: state.version.clone(),
             spool: state.spool.clone(),
+            contested_at: state.contested_at,
         }
     }
 }
@@ -80,6 +89,8 @@ impl From<Kept> for AgentState {
             version: kept.version,
             spool: kept.spool,
             unsettled: Vec::new(),
+            others: Vec::new(),
+            contested_at: kept.contested_at,
         }
     }
 }
@@ -190,20 +201,23 @@ impl Reports {
     ) -> Standing {
         let heard = state.last_report_at.unwrap_or(self.0.started_at).max(since);
         let quiet = now.duration_since(heard);
-        let patience = self.next_interval(nodes).saturating_mul(3);
         match Duration::try_from(quiet) {
-            Ok(long) if long > patience => Standing::Silent(quiet),
+            Ok(long) if long > self.patience(nodes) => Standing::Silent(quiet),
             Ok(_) | Err(_) => Standing::Present,
         }
     }
 
     /// Three intervals after the start: before that nobody counts as silent.
     pub(crate) fn nobody_silent_before(&self, nodes: usize) -> Timestamp {
-        let patience = self.next_interval(nodes).saturating_mul(3);
         self.0
             .started_at
-            .saturating_add(patience)
+            .saturating_add(self.patience(nodes))
             .unwrap_or(Timestamp::MAX)
+    }
+
+    /// Three intervals: an agent that lives was heard of by then.
+    pub(super) fn patience(&self, nodes: usize) -> Duration {
+        self.next_interval(nodes).saturating_mul(3)
     }
 
     /// Time between two heartbeats for a cluster of this many nodes: as configured up to 10,000,

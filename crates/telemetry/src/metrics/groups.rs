@@ -81,6 +81,8 @@ pub(super) struct AgentMetrics {
     pub(super) lists: Family<OutcomeLabel, Counter>,
     pub(super) silent: Gauge,
     pub(super) missing: Gauge,
+    pub(super) conflicting: Gauge,
+    pub(super) other_machine: Gauge,
     pub(super) pool_silent: Family<PoolLabel, Gauge>,
 }
 
@@ -103,6 +105,18 @@ impl AgentMetrics {
                 r,
                 "warden_agents_missing",
                 "Nodes on which no agent ever reported",
+                Gauge::default(),
+            ),
+            conflicting: add(
+                r,
+                "warden_agents_conflicting",
+                "Nodes as which several agents report at once",
+                Gauge::default(),
+            ),
+            other_machine: add(
+                r,
+                "warden_agents_other_machine",
+                "Nodes whose agent runs on another machine than the node object names",
                 Gauge::default(),
             ),
             pool_silent: add(
@@ -268,6 +282,7 @@ pub(super) struct BreakerMetrics {
     pub(super) pool_utilization: Family<BoundLabel, GaugeF64>,
     pub(super) withheld: Family<PoolLabel, Gauge>,
     pub(super) other_quarantine: Gauge,
+    pub(super) other_quarantine_looked_at: Gauge,
     pub(super) rule_errors: Family<RuleLabel, Counter>,
 }
 
@@ -314,6 +329,12 @@ impl BreakerMetrics {
                 r,
                 "warden_other_quarantine",
                 "1 while quarantine writes nothing because another fault-quarantine runs in the cluster",
+                Gauge::default(),
+            ),
+            other_quarantine_looked_at: add(
+                r,
+                "warden_other_quarantine_looked_at_seconds",
+                "When the cluster was last asked for another fault-quarantine, seconds since 1970; 0 = never",
                 Gauge::default(),
             ),
             rule_errors: add(

@@ -107,6 +107,19 @@ pub async fn run(context: Context, leadership: Leadership) -> Result<(), Connect
         ended = workers.run(config.workers, MODULE, work) => Err(ended.into()),
         () = follower.run() => Ok(()),
         () = follower.run_steps(), if config.events => Ok(()),
-        () = reference.watch(&context.kube) => Ok(()),
+        () = follow(&reference, &context, &workers) => Ok(()),
+    }
+}
+
+/// Looks again and again; what of it is ours to write is decided anew whenever the reference comes or
+/// goes.
+async fn follow(reference: &Reference, context: &Context, workers: &Workers) {
+    loop {
+        tokio::time::sleep(reference.pause()).await;
+        if reference.look(&context.kube).await && context.config.connector.conditions {
+            for node in context.nodes.names() {
+                workers.wake(&node);
+            }
+        }
     }
 }

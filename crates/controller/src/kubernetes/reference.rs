@@ -204,14 +204,6 @@ impl Reference {
         Ok(running.next().map(said))
     }
 
-    /// Looks again and again.
-    pub async fn watch(&self, kube: &Kube) {
-        loop {
-            tokio::time::sleep(self.pause()).await;
-            self.look(kube).await;
-        }
-    }
-
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -162,6 +162,8 @@ pub fn decide(view: &View<'_>, limits: Limits, now: Timestamp) -> StatusWrite {
     let mut kinds: BTreeSet<&str> = fatal.keys().copied().collect();
     kinds.extend(view.healthy.keys().map(String::as_str));
     kinds.extend(view.listed.iter().map(String::as_str));
+    let others = view.conditions.keys().map(String::as_str);
+    kinds.extend(others.filter(|kind| is_left_behind(view, kind)));
     let mut write = StatusWrite::default();
     let mut listed = view.listed.clone();
     let mut all: BTreeMap<&str, Wanted> = kinds
@@ -267,13 +269,21 @@ fn without_fault(view: &View<'_>, kind: &str, now: Timestamp) -> Wanted {
         };
     }
     let said = view.healthy.get(kind).copied();
-    // Nothing healthy was said, but what we wrote stands there and its fault has closed.
-    let stands = is_listed && view.conditions.get(kind).is_some_and(|c| c.is_true);
+    // Nothing healthy was said, but what we wrote stands there and its fault has closed; or what the
+    // reference left, and our detector has looked and does not confirm it.
+    let is_ours = is_listed || is_left_behind(view, kind);
+    let stands = is_ours && view.conditions.get(kind).is_some_and(|c| c.is_true);
     match said {
         Some(at) => Wanted::Set(healthy(kind, at)),
         None if stands => Wanted::Set(healthy(kind, now)),
         None => Wanted::Nothing,
     }
+}
+
+/// Whether a condition of this type, if it is there, is the reference's, which is gone, and our own
+/// detector for it has settled on the node.
+fn is_left_behind(view: &View<'_>, kind: &str) -> bool {
+    view.reference_types.contains(kind) && !view.reference_runs && view.settled.contains(kind)
 }
 
 /// Whether a condition of this type is ours to write on this node.
@@ -284,9 +294,8 @@ fn may_write(view: &View<'_>, kind: &str, is_true: bool) -> bool {
     if view.listed.contains(kind) || !view.conditions.contains_key(kind) {
         return true;
     }
-    view.reference_types.contains(kind)
-        && !view.reference_runs
-        && (is_true || view.settled.contains(kind))
+    let may_take_over = view.reference_types.contains(kind) && !view.reference_runs;
+    may_take_over && (is_true || view.settled.contains(kind))
 }
 
 /// The condition, if it says something else than the node's.

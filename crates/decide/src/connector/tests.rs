@@ -366,18 +366,22 @@ fn foreign_types_are_never_touched() {
 
 #[test]
 fn the_reference_s_types_are_left_alone_until_our_detector_has_settled() {
-    let mut node = Node::foreign("Check");
-    node.reference_types = BTreeSet::from(["Check".to_owned()]);
-    node.healthy.insert("Check".into(), at(1));
-    node.settled.insert("Check".into());
-    node.reference_runs = true;
-    assert!(node.decide().is_empty());
-    node.reference_runs = false;
-    node.settled.clear();
-    assert!(node.decide().is_empty());
-    node.settled.insert("Check".into());
-    node.run();
-    assert_eq!(node.says("Check"), Some((false, "CheckIsHealthy")));
+    // A detector that finds nothing says no healthy word: that it has looked is enough.
+    for word in [Some(at(1)), None] {
+        let mut node = Node::foreign("Check");
+        node.conditions.get_mut("Check").unwrap().is_true = true;
+        node.reference_types = BTreeSet::from(["Check".to_owned()]);
+        node.healthy.extend(word.map(|at| ("Check".to_owned(), at)));
+        node.settled.insert("Check".into());
+        node.reference_runs = true;
+        assert!(node.decide().is_empty());
+        node.reference_runs = false;
+        node.settled.clear();
+        assert!(node.decide().is_empty());
+        node.settled.insert("Check".into());
+        node.run();
+        assert_eq!(node.says("Check"), Some((false, "CheckIsHealthy")), "{word:?}");
+    }
 }
 
 fn non_fatal() -> HealthEvent {

@@ -48,7 +48,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// `--check-config FILE`: everything that is wrong (`[[fault]]`) and odd (`[[warning]]`), as TOML.
+/// `--check-config FILE`: everything that is wrong (`[[fault]]`) and odd (`[[warning]]`), and if
+/// nothing is wrong what a node costs (`[node_cache]`), as TOML.
 fn check(file: &Path) -> anyhow::Result<ExitCode> {
     let reading = || format!("reading the configuration {}", file.display());
     let text = std::fs::read_to_string(file).with_context(reading)?;
@@ -70,6 +71,9 @@ fn check(file: &Path) -> anyhow::Result<ExitCode> {
         }
     }
     let wrong = !problems.is_empty();
+    if let Some(cost) = run::node_cost(&text).filter(|_| !wrong) {
+        writeln!(out, "[node_cache]\n{}", cost.table())?;
+    }
     Ok(if wrong {
         ExitCode::from(USAGE)
     } else {

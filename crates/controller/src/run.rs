@@ -20,13 +20,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::args::Args;
-use crate::config::{Config, ConfigError, Problem, TrustMode};
+use crate::config::{Config, ConfigError, Problem, QuarantineConfig, TrustMode};
 use crate::context::Context;
 use crate::gone::Gone;
 use crate::ingest::ClockSkews;
 use crate::kubernetes::{self, Kube};
 use crate::lease::{Heritage, Leadership, Lease, Settings};
-use crate::nodes::{NodeCache, Wanted, watch};
+use crate::nodes::{NodeCache, NodeCost, Wanted, watch};
 use crate::refusals::Refusals;
 use crate::reports::{Reports, Silence, close_retired};
 use crate::stop::{self, Stop};
@@ -121,6 +121,12 @@ pub fn check(text: &str) -> (Vec<Problem>, Vec<Problem>) {
             (vec![problem], Vec::new())
         }
     }
+}
+
+/// What a node costs under a configuration that nothing is wrong with; none for any other.
+pub fn node_cost(text: &str) -> Option<NodeCost> {
+    let config = Config::parse(text).ok()?;
+    wanted(&config.quarantine).map(|wanted| NodeCost::of(&wanted))
 }
 
 /// A configuration with everything that is wrong and odd about it, rule sets included.
@@ -473,6 +479,15 @@ fn start_modules(
     requests
 }
 
+/// What the node cache keeps of each node; none if the rule sets are wrong.
+fn wanted(config: &QuarantineConfig) -> Option<Wanted> {
+    if !config.enabled {
+        return Some(Wanted::ours(&config.label_prefix));
+    }
+    let rules = quarantine::rule_sets(config).ok()?;
+    Some(quarantine::wanted(config, &rules))
+}
+
 /// The watch over nodes, the one over their agents' silence, and what ends with a node.
 fn start_nodes(
     context: &Context,
@@ -480,14 +495,8 @@ fn start_nodes(
     ready: telemetry::Subsystem,
     tasks: &mut Tasks,
 ) -> anyhow::Result<()> {
-    let config = &context.config.quarantine;
-    let wanted = if config.enabled {
-        let rules = quarantine::rule_sets(config);
-        let rules = rules.map_err(|_| anyhow::anyhow!("the rule sets passed the check before"))?;
-        quarantine::wanted(config, &rules)
-    } else {
-        Wanted::ours(&config.label_prefix)
-    };
+    let wanted = wanted(&context.config.quarantine);
+    let wanted = wanted.context("the rule sets passed the check before")?;
     let (kube, nodes, wakes) = (
         context.kube.clone(),
         context.nodes.clone(),

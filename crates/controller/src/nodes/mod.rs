@@ -13,8 +13,10 @@
 //! shipped rules (measured in the tests).
 
 mod cache;
+mod cost;
 mod decode;
 mod owner;
+mod typical;
 pub mod watch;
 
 use std::sync::Arc;
@@ -26,6 +28,7 @@ use k8s_api::names;
 use serde_json::Value;
 
 pub use cache::{NodeCache, OTHER_POOL, Pool};
+pub use cost::NodeCost;
 pub use decode::{Keys, Wanted};
 
 /// What is known of one node object.

@@ -1,6 +1,6 @@
 //! Long random histories in the same world, against the same promises.
 
-use decide::quarantine::CooperatorPolicy;
+use decide::quarantine::{CooperatorPolicy, Mode};
 use proptest::prelude::*;
 use sim::world::{Setup, Step, What, World, at_rest};
 
@@ -21,7 +21,7 @@ const LIMITS: [(What, u8); 29] = [
     (ForeignTaint, 2),
     (ForeignUntaint, 2),
     (SameTaint, 1),
-    (Strip, 0),
+    (Strip, 2),
     (OptOut, 2),
     (Pause, 2),
     (Cooperate, 0),
@@ -122,6 +122,27 @@ proptest! {
             setup.policy.cooperator_policy = CooperatorPolicy::Yield;
         }
         run(&setup, &choices)?;
+    }
+
+    #[test]
+    fn a_lost_store_keeps_all_promises(
+        choices in prop::collection::vec(any::<u16>(), 1..LONGEST)
+    ) {
+        run(&Setup::new(1, 2, &with(&[(LoseStore, 2)])), &choices)?;
+    }
+
+    #[test]
+    fn switching_modes_keeps_all_promises(
+        choices in prop::collection::vec(any::<u16>(), 1..LONGEST),
+        between in prop::sample::select(vec![Mode::DryRun, Mode::Off, Mode::Refused]),
+    ) {
+        let mut more = vec![(SwitchMode, 4)];
+        if between == Mode::Off {
+            // Nobody takes a request in while the module is off.
+            more.extend([(Hold, 0), (Release, 0), (Cancel, 0), (Drop, 0)]);
+        }
+        let setup = Setup::new(1, 2, &with(&more));
+        run(&setup.with_modes(vec![Mode::Enforce, between]), &choices)?;
     }
 
     #[test]

@@ -71,43 +71,41 @@ impl OnNode {
         self
     }
 
-    /// What is ours on the node of this incident: what its annotations say, and, where somebody
-    /// took any of them off, what the incident itself records.
+    /// What is ours on the node of this incident: what the incident records to have seen there, and
+    /// what the annotations say beyond that.
     pub(super) fn of_incident(node: &NodeFacts, incident: &Incident) -> Self {
         let mut found = Self::annotated(node);
         let before = incident.marks_before.as_ref().unwrap_or(&incident.marks);
         match found.carries(incident) {
             Some(version) if version == incident.version => found.add(&incident.marks),
             Some(_) if incident.marks_observed => found.add(before),
-            None if incident.quarantine.is_out() => {
-                if incident.marks_observed {
-                    found.add(before);
-                }
-                // A cordon that nobody but us has made, and that was not there before this change,
-                // proves that the change was written.
-                let made = incident.marks.cordon && !incident.marks.cordon_pre_existing;
-                if made && !found.cordon && has_own_cordon(node) {
-                    found.add(&incident.marks);
-                }
+            None if incident.quarantine.is_out() && incident.marks_observed => {
+                found.add(before);
+                // Without our annotations it may be our own change that took a taint off.
+                let wanted = &incident.marks.taints;
+                let under_way = incident.quarantine == QuarantineStatus::Applying;
+                found.taints.retain(|a| {
+                    !under_way || wanted.contains(&a.taint) || has_taint(node, &a.taint)
+                });
             }
             Some(_) | None => {}
         }
         found.with_owner(node)
     }
 
+    /// What the incident records stands above the annotations: a write that is older may have come
+    /// late, after somebody took off what it tests for.
     fn add(&mut self, marks: &Marks) {
-        if marks.cordon && !self.cordon {
+        if marks.cordon {
             self.cordon = true;
             self.cordon_pre_existing = marks.cordon_pre_existing;
         }
-        for taint in &marks.taints {
-            if self.applied(taint).is_none() {
-                self.taints.push(AppliedTaint {
-                    taint: taint.clone(),
-                    pre_existing: marks.taints_pre_existing.contains(taint),
-                });
-            }
-        }
+        self.taints.retain(|a| !marks.taints.contains(&a.taint));
+        self.taints
+            .extend(marks.taints.iter().map(|taint| AppliedTaint {
+                taint: taint.clone(),
+                pre_existing: marks.taints_pre_existing.contains(taint),
+            }));
     }
 
     /// What is there, as an incident records it.
@@ -205,11 +203,9 @@ pub(super) fn tampering(node: &NodeFacts, on: &OnNode, incident: &Incident) -> (
     if !carried && !seen {
         return (false, false);
     }
-    // Without our annotations it may be our own change that took them off.
-    let kept = |wanted: bool| carried || !under_way || wanted;
-    let marks = &incident.marks;
-    let uncordoned = on.cordon && !is_cordoned(node) && kept(marks.cordon);
-    let missing =
-        |a: &AppliedTaint| !has_taint(node, &a.taint) && kept(marks.taints.contains(&a.taint));
+    // Without our annotations it may be our own change that took the cordon off.
+    let kept = carried || !under_way || incident.marks.cordon;
+    let uncordoned = on.cordon && !is_cordoned(node) && kept;
+    let missing = |a: &AppliedTaint| !has_taint(node, &a.taint);
     (uncordoned, on.taints.iter().any(missing))
 }

@@ -24,10 +24,11 @@ pub(super) fn decide(view: &View<'_>, node: &NodeFacts, now: Timestamp) -> Decis
     let found = candidates(view, node, now);
     let mut decision = match found.faults.first() {
         None => bare_cordon(view, node, &on, now),
-        Some(_) if node.paused => Decision {
-            notes: vec![blocked("open", "paused")],
-            ..Decision::default()
-        },
+        Some(_) if node.paused => {
+            let mut decision = bare_cordon(view, node, &on, now);
+            decision.notes.push(blocked("open", "paused"));
+            decision
+        }
         Some(first) => open(view, node, &on, first, &found.faults, now),
     };
     decision.notes.splice(0..0, found.notes);

@@ -245,6 +245,7 @@ fn adopt(setup: &Setup, world: &mut World, node: usize) {
         return world.fail(Some(Broken::NotAdopted));
     };
     let held = cache.mark().is_some_and(|mark| mark.held_by.is_some());
+    site.held |= held;
     site.unnamed = listed.is_none() || (cache.events.is_empty() && !held);
     for event in &cache.events {
         let known =
@@ -316,6 +317,7 @@ fn land(world: &mut World, node: usize, write: &NodeWrite, late: bool) -> Result
         site.stripped = false;
     }
     site.node = Some(Kept::new(next));
+    site.forget_hold();
     Ok(changed)
 }
 
@@ -353,6 +355,9 @@ pub(super) fn restart(world: &mut World) -> bool {
 pub(super) fn lose_store(world: &mut World) -> bool {
     for site in &mut world.sites {
         site.incident = None;
+        if site.stripped {
+            site.nobody_knows();
+        }
         site.closed = Kept::default();
         site.holds = [Kept::default(), Kept::default()];
         site.boots = [Kept::default(), Kept::default()];
@@ -378,9 +383,7 @@ pub(super) fn lose_store(world: &mut World) -> bool {
         if site.given_back.is_none() {
             site.refused = [None; 2];
         }
-        // What is not on the node is lost with the store.
-        let mark = node.and_then(|node| node.mark());
-        site.held &= mark.is_some_and(|mark| mark.held_by.is_some());
+        site.forget_hold();
         site.unnamed = false;
     }
     world.breaker = Kept::default();

@@ -20,7 +20,7 @@ impl World {
             for node in 0..nodes {
                 for fault in 0..what.ways(setup) {
                     let step = Step { what, node, fault };
-                    if self.is_possible(step) {
+                    if self.is_possible(setup, step) {
                         steps.push(step);
                     }
                 }
@@ -29,7 +29,7 @@ impl World {
     }
 
     #[expect(clippy::match_same_arms, reason = "a table: each group has its reason")]
-    fn is_possible(&self, step: Step) -> bool {
+    fn is_possible(&self, setup: &Setup, step: Step) -> bool {
         let site = &self.sites[step.node];
         match step.what {
             What::SwitchMode => true,
@@ -79,7 +79,7 @@ impl World {
             | What::CooperatorUncordon => site
                 .node
                 .as_ref()
-                .is_some_and(|node| site.is_possible(step, node)),
+                .is_some_and(|node| site.is_possible(setup, step, node)),
         }
     }
 }
@@ -121,7 +121,7 @@ impl Site {
         clippy::wildcard_enum_match_arm,
         reason = "all other kinds only need the object"
     )]
-    fn is_possible(&self, step: Step, node: &Node) -> bool {
+    fn is_possible(&self, setup: &Setup, step: Step, node: &Node) -> bool {
         let ours = || {
             self.incident.as_ref().is_some_and(|incident| {
                 use health_event::incident::QuarantineStatus as Status;
@@ -145,9 +145,8 @@ impl Site {
                 .taints
                 .iter()
                 .any(|t| t.key == "example.com/foreign"),
-            // While our annotations list the taint, one that is put back is ours.
             What::SameTaint => {
-                node.mark().is_none() && !node.taints().iter().any(|t| t.key == "example.com/ours")
+                !self.claims_taint(&setup.taint()) && !node.taints().contains(&setup.taint())
             }
             What::StripOne => node.facts.annotations.contains_key(&OURS[step.fault]),
             What::Strip if node.tells_owner => node.mark().is_some(),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use decide::quarantine::{Annotation, CordonOwner};
-use health_event::incident::Taint;
+use decide::quarantine::{Annotation, CordonOwner, TaintRead};
+use health_event::incident::{IncidentFault, Marks, QuarantineStatus, Taint};
 
 use super::cluster::{Cordon, LABELS, Node, OURS, Others};
 use super::setup::{COOPERATOR, boot_id, registered};
@@ -34,10 +34,12 @@ impl Step {
             What::Cordon => {
                 // A patch can test that the node is cordoned, not by whom.
                 let unseen = site.is_uncordoning() || site.shows_cordon();
+                let stripped = site.stripped;
                 // It hides that a person has just uncordoned the node.
                 site.refused = [None; 2];
                 site.change_others(|others, node| {
-                    let ours = node.says_cordon_is_ours() && (!node.tells_owner || unseen);
+                    let said = stripped || node.says_cordon_is_ours();
+                    let ours = said && (!node.tells_owner || unseen);
                     others.cordon = if ours { Cordon::Unclear } else { Cordon::Yes };
                 });
                 site.change_node(|node| node.set_cordon(true));
@@ -124,6 +126,7 @@ impl Step {
                 site.others = Kept::default();
                 site.refused = [None; 2];
                 site.stripped = false;
+                site.forget_hold();
             }
             What::Register | What::RegisterOther => {
                 if self.what == What::RegisterOther {
@@ -164,6 +167,44 @@ impl Site {
         if let Some(node) = &mut self.node {
             node.change(change);
         }
+        self.forget_hold();
+    }
+
+    /// Where the store was lost, only the mark on the object says that a person holds it.
+    pub(super) fn forget_hold(&mut self) {
+        let mark = self.node.as_ref().and_then(|node| node.mark());
+        self.held &= self.incident.is_some() || mark.is_some_and(|mark| mark.held_by.is_some());
+    }
+
+    /// Whether a taint like ours that somebody puts on now is ours, for all that anybody can tell:
+    /// our annotations list it; or those went without the controller's doing (somebody took them off,
+    /// or a write of a process that lost its store) and the open incident still knows of it, or the
+    /// node's cache will open one by them; or a write that is under way takes it off.
+    pub(super) fn claims_taint(&self, taint: &Taint) -> bool {
+        if self.node.as_ref().is_some_and(|node| node.mark().is_some()) {
+            return true;
+        }
+        let own = |marks: &Marks| {
+            marks.taints.contains(taint) && !marks.taints_pre_existing.contains(taint)
+        };
+        let known = self.incident.as_ref().filter(|incident| {
+            let leaves = matches!(incident.quarantine, QuarantineStatus::Releasing(_));
+            self.stripped || (incident.marks_observed && !leaves)
+        });
+        let known = known.is_some_and(|incident| {
+            own(&incident.marks) || incident.marks_before.as_ref().is_some_and(own)
+        });
+        let seen = self.cache.as_ref().and_then(|node| node.mark());
+        let unknown = seen.is_some_and(|mark| !self.closed.contains(&mark.incident));
+        let adopts = self.incident.is_none() && unknown;
+        let has = |list: &[TaintRead]| list.iter().any(|read| read.taint == *taint);
+        let mut sent = self.in_flight.iter().chain(&self.late);
+        known
+            || adopts
+            || sent.any(|write| {
+                let tested = write.test.taints.iter().flatten().any(|list| has(list));
+                tested && write.taints.as_ref().is_some_and(|list| !has(list))
+            })
     }
 
     /// Whether a write that uncordons the node is under way.
@@ -182,7 +223,12 @@ impl Site {
     fn note_strip(&mut self, setup: &Setup) {
         self.stripped = true;
         let known = self.incident.as_ref().is_some_and(|i| i.marks_observed);
-        if !known || self.in_flight.is_some() || !self.late.is_empty() {
+        // Nor does one that was to lift the cordon know that it was a person who did.
+        let lifts = self
+            .incident
+            .as_ref()
+            .is_some_and(|i| i.quarantine == QuarantineStatus::Applying && !i.marks.cordon);
+        if !known || lifts || self.in_flight.is_some() || !self.late.is_empty() {
             self.refused = [None; 2];
         }
         // What the controller has never seen under its mark may be anybody's from now on.
@@ -190,11 +236,30 @@ impl Site {
             let before = incident.marks_before.as_ref();
             before.unwrap_or(&incident.marks).taints.clone()
         });
-        let taint = setup.taint();
+        let ours = [setup.taint(), setup.policy.cooperator_taint.clone()];
+        let marked = self.node.as_ref().and_then(|node| node.mark());
+        let closed = marked.is_some_and(|mark| self.closed.contains(&mark.incident));
+        if self.incident.is_none() && !closed {
+            self.nobody_knows();
+        }
         self.change_others(|others, node| {
-            let covers =
-                |seen: BTreeSet<Taint>| seen.contains(&taint) || !node.taints().contains(&taint);
+            let there = node.taints();
+            let covers = |seen: BTreeSet<Taint>| {
+                let mut there = ours.iter().filter(|taint| there.contains(taint));
+                there.all(|taint| seen.contains(taint))
+            };
             others.unclear |= !seen.is_some_and(covers);
+        });
+    }
+
+    /// The store was lost, and our annotations were taken off: what is on the node may be anybody's.
+    /// A cordon of ours stays until a fault or a person takes it over.
+    pub(super) fn nobody_knows(&mut self) {
+        self.change_others(|others, node| {
+            if node.is_cordoned() && others.cordon == Cordon::No {
+                others.cordon = Cordon::Unclear;
+            }
+            others.unclear = true;
         });
     }
 
@@ -217,8 +282,23 @@ impl Site {
         }
     }
 
+    /// Whether a fault of the incident is open, or a person holds the node. Where it has opted out,
+    /// one that closed and opened again does not join.
+    fn stays_out(&self) -> bool {
+        let opted_out = |node: &Option<Kept<Node>>| node.iter().any(|n| n.facts.opted_out);
+        let opted_out = opted_out(&self.node) || opted_out(&self.cache);
+        let open = |fault: &IncidentFault| {
+            let mut facts = self.open.0.iter().filter(|fact| fact.id == fault.id);
+            facts.any(|fact| fault.seq == 0 || fact.seq == fault.seq || !opted_out)
+        };
+        self.incident
+            .as_ref()
+            .is_some_and(|i| i.held_by.is_some() || i.open_faults().any(open))
+    }
+
     /// A person uncordons the node while the incident is on it: what is open now must not take it
-    /// out again. A node that is on its way back is only brought back sooner.
+    /// out again. A node that is on its way back, be it that the controller has yet to look, is only
+    /// brought back sooner.
     fn note_refusal(&mut self, setup: &Setup, clock: u8) {
         let marked = self.node.as_ref().and_then(|node| node.mark());
         let ours = self
@@ -226,7 +306,7 @@ impl Site {
             .as_ref()
             .is_some_and(|node| node.says_cordon_is_ours());
         let stays = self.incident.as_ref().is_some_and(|incident| {
-            use health_event::incident::QuarantineStatus as Status;
+            use QuarantineStatus as Status;
             let here = marked.is_some_and(|mark| mark.incident == incident.id);
             here && match incident.quarantine {
                 Status::Applying | Status::Quarantined => true,
@@ -240,7 +320,12 @@ impl Site {
             .node
             .as_ref()
             .is_some_and(|n| !n.facts.cooperator_values.is_empty());
-        if !stays || !ours || cooperating || setup.policy.manual_uncordon_hold.is_zero() {
+        if !stays
+            || !self.stays_out()
+            || !ours
+            || cooperating
+            || setup.policy.manual_uncordon_hold.is_zero()
+        {
             return;
         }
         for fault in 0..2 {

@@ -72,10 +72,11 @@ pub(super) fn of_decision(judged: &Judged<'_>) -> Option<Broken> {
     let site = &judged.world.sites[judged.node];
     let after = judged.decision.incident.as_ref();
     let opens = site.incident.is_none() && after.is_some();
+    let off = judged.policy.mode == Mode::Off;
     let checks = [
-        (opens && judged.policy.mode == Mode::Off).then_some(Broken::OpenedWhileOff),
+        (opens && off).then_some(Broken::OpenedWhileOff),
         of_record(site, after),
-        after.and_then(|after| of_release(site, judged.decision, after)),
+        after.and_then(|after| of_release(site, judged.decision, after, off)),
         judged
             .decision
             .write
@@ -103,7 +104,7 @@ fn of_record(site: &Site, after: Option<&Incident>) -> Option<Broken> {
 }
 
 /// A recovery: nothing of the incident is open, and the agent has spoken.
-fn of_release(site: &Site, decision: &Decision, after: &Incident) -> Option<Broken> {
+fn of_release(site: &Site, decision: &Decision, after: &Incident, off: bool) -> Option<Broken> {
     let begins = site
         .incident
         .as_ref()
@@ -121,22 +122,30 @@ fn of_release(site: &Site, decision: &Decision, after: &Incident) -> Option<Brok
     if !recovers {
         return None;
     }
-    // Another opening counts once it joins: not where it is of another machine or an earlier boot.
+    // Another opening counts once it joins: not where it is of another machine or an earlier boot,
+    // or where a person's hold suppresses it.
+    // Of an adopted one it is not known which opening it was, only that it was open until it closed.
+    let was_open = |fault: &IncidentFault| {
+        let mut before = site.incident.iter().flat_map(|before| before.open_faults());
+        before.any(|known| known.id == fault.id)
+    };
     let open = |fault: &IncidentFault| {
         let same = |fact: &&FaultFacts| fact.id == fault.id;
         let fact = site.open.0.iter().find(same);
         fact.is_some_and(|fact| {
-            fault.seq == 0
+            (fault.seq == 0 && was_open(fault))
                 || fact.seq == fault.seq
-                || site.cache_is_of(&fact.machine_id, &fact.boot)
+                || (site.cache_is_of(&fact.machine_id, &fact.boot)
+                    && !site.is_held(site.machine_seen(), fact))
         })
     };
-    // What opens again on a node that has opted out no longer counts (faults-incidents 3, rule 8).
+    // What opens again on a node that has opted out no longer counts (faults-incidents 3, rule 8), nor
+    // what does so while the module is off: it opens an incident once that is on again.
     let opted_out = site
         .cache
         .as_ref()
         .is_some_and(|cache| cache.facts.opted_out);
-    let counts = |fault: &IncidentFault| !opted_out || fault.closed_at.is_none();
+    let counts = |fault: &IncidentFault| !(opted_out || off) || fault.closed_at.is_none();
     let mut own = after.faults.iter().filter(|fault| counts(fault));
     if after.held_by.is_some() || site.held || own.any(open) {
         return Some(Broken::ReleasedWithOpenFault);
@@ -205,10 +214,7 @@ fn of_write(judged: &Judged<'_>, site: &Site, write: &NodeWrite) -> Option<Broke
         .incident
         .as_ref()
         .or(site.incident.as_deref());
-    // A node that waits for its agent's word keeps what it has: that takes nothing more out.
-    let keeps =
-        write.kind == WriteKind::Update && write.unschedulable.is_none() && write.taints.is_none();
-    if !takes_out(write) || keeps {
+    if !takes_out(write) {
         return None;
     }
     let Some(incident) =
@@ -222,7 +228,10 @@ fn of_write(judged: &Judged<'_>, site: &Site, write: &NodeWrite) -> Option<Broke
             .iter()
             .any(|fact| fact.id == fault.id && !fact.matched.is_empty())
     };
-    if incident.held_by.is_none() && !incident.open_faults().any(open) {
+    // A node that waits for its agent's word keeps what it has, and its annotations come back if
+    // somebody took them off: that takes nothing more out.
+    let keeps = write.unschedulable.is_none() && write.taints.is_none();
+    if incident.held_by.is_none() && !keeps && !incident.open_faults().any(open) {
         return Some(Broken::WriteWithoutIncident);
     }
     // What was decided before the watch showed the person's doing fails its tests.
@@ -259,7 +268,8 @@ pub(super) fn of_landing(
     if let Some(broken) = after.against(&site.others) {
         return Some(broken);
     }
-    if !takes_out(write) && !after.is_as_before(&site.others) {
+    // One that finds nothing to take off leaves nothing behind; another incident may stand there.
+    if !takes_out(write) && after != before && !after.is_as_before(&site.others) {
         return Some(Broken::NotAsBefore);
     }
     let cordons = !before.is_cordoned() && after.is_cordoned();

@@ -6,7 +6,7 @@
 
 use health_event::incident::{Incident, QuarantineStatus, Withheld};
 
-use decide::quarantine::{Annotation, Mode};
+use decide::quarantine::{Annotation, FaultFacts, Mode};
 
 use super::{Node, Setup, Site, Step, Voice, What, World};
 
@@ -71,13 +71,19 @@ fn should_act(setup: &Setup, site: &Site, node: &Node, index: usize, fault: usiz
     let Some(fact) = site.open.0.iter().find(|fact| fact.id == *id) else {
         return false;
     };
-    let held = site.holds[site.machine].iter().any(|hold| {
-        let mut faults = hold.faults.iter();
-        faults.any(|held| held.id == *id && held.opened_seq == fact.seq)
-    });
-    !held
+    !site.is_held(site.machine, fact)
         && fact.machine_id == node.facts.machine_id
         && !site.boots[site.machine].is_past(&fact.boot)
+}
+
+impl Site {
+    /// Whether a hold of a machine suppresses this opening of a fault.
+    pub(super) fn is_held(&self, machine: usize, fact: &FaultFacts) -> bool {
+        self.holds[machine].iter().any(|hold| {
+            let mut faults = hold.faults.iter();
+            faults.any(|held| held.id == fact.id && held.opened_seq == fact.seq)
+        })
+    }
 }
 
 fn has_open_fault(site: &Site, incident: &Incident) -> bool {

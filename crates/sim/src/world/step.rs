@@ -318,7 +318,7 @@ impl Site {
             }
         }
         self.boots[self.machine].change(|boots| {
-            boots.observe(&boot);
+            boots.report(&boot);
         });
     }
 
@@ -349,7 +349,7 @@ impl Site {
             last_report_at: Some(now),
         });
         self.boots[self.machine].change(|boots| {
-            boots.observe(&boot);
+            boots.report(&boot);
         });
         self.unnamed = false;
     }

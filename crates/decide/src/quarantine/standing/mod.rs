@@ -158,7 +158,7 @@ impl Look<'_> {
     fn applying(&self) -> Decision {
         let carried = self.on.carries(self.incident);
         if carried == Some(self.incident.version) {
-            return self.seen();
+            return self.seen(self.incident.marks.clone());
         }
         match self.view.feedback {
             WriteFeedback::InFlight | WriteFeedback::Accepted => return Decision::default(),
@@ -192,9 +192,10 @@ impl Look<'_> {
         decision
     }
 
-    /// The node shows our write, maybe one that was given up as lost.
-    fn seen(&self) -> Decision {
+    /// The node shows a write of ours, maybe one that was given up as lost.
+    fn seen(&self, marks: Marks) -> Decision {
         let mut seen = self.incident.clone();
+        seen.marks = marks;
         seen.marks_observed = true;
         seen.marks_before = None;
         let to = QuarantineStatus::Quarantined;

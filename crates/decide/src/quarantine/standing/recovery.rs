@@ -55,10 +55,12 @@ impl Look<'_> {
     /// Our annotations, where somebody took any of them off: what still waits says why the node is
     /// out.
     fn restored(&self, next: &Incident) -> Option<Decision> {
-        let (uncordoned, _) = on_node::tampering(self.node, &self.on, self.incident);
-        let there = self.marks_there();
         // What a cooperating controller undid is not done again for faults that are over.
-        if uncordoned || on_node::carries_all(self.node, self.incident, &there) {
+        let uncordoned = self.on.cordon && !on_node::is_cordoned(self.node);
+        let mut there = self.marks_there();
+        there.cordon &= !uncordoned;
+        let marked = self.on.carries(self.incident).is_some();
+        if (marked && uncordoned) || on_node::carries_all(self.node, self.incident, &there) {
             return None;
         }
         if self.cannot_write().is_some() || observed_only(self.view, self.node).is_some() {

@@ -14,7 +14,8 @@ use crate::quarantine::{marks, observed_only, waits_instead, wake};
 impl Look<'_> {
     pub(super) fn waiting(&self, withheld: Option<&Withheld>) -> Decision {
         if self.on.carries(self.incident).is_some() {
-            return self.seen();
+            // Which of the writes that were planned it was, only the node tells.
+            return self.seen(self.marks_there());
         }
         let mut notes = Vec::new();
         let (mut next, changed) = self.refreshed(&mut notes);

@@ -3,7 +3,7 @@
 
 use super::world::{World, at, event, healthy, rule_set, xid_taint};
 use crate::breaker::Cause;
-use crate::quarantine::{Annotation, CordonOwner, Note, StrayMarks};
+use crate::quarantine::{Annotation, CordonOwner, Mode, Note, StrayMarks};
 
 const CORDONS: &str = "Cordons";
 const TAINTS: &str = "Taints";
@@ -135,12 +135,14 @@ fn a_first_write_that_landed_and_was_stripped_unseen_is_known_by_its_cordon() {
     assert_eq!(world.status(), "Quarantined");
     assert!(!world.has(Annotation::CordonPreExisting));
     world.say(healthy("GpuXidError", "GPU 0", ""));
-    assert!(!world.is_cordoned() && !world.has_taint(&xid_taint()));
-    // Healed before we looked: it is taken off, not left.
+    assert!(!world.is_cordoned());
+    // Of a taint nothing tells whose it is: it may be another's, like ours.
+    assert!(world.has_taint(&xid_taint()));
+    // Healed before we looked: the cordon is taken off, not left.
     let mut world = landed();
     world.say(healthy("GpuXidError", "GPU 0", ""));
     assert_eq!(world.status(), "none");
-    assert!(!world.is_cordoned() && !world.has_taint(&xid_taint()));
+    assert!(!world.is_cordoned() && world.has_taint(&xid_taint()));
     // Where nothing tells, a cordon without our annotations is another's.
     let mut world = landed();
     untold(&mut world);
@@ -321,4 +323,159 @@ fn a_recovery_during_a_change_of_the_marks_waits_for_the_agent_and_the_owner_too
     let mut world = changing();
     heal(&mut world);
     assert_eq!(world.status(), "none");
+}
+
+#[test]
+fn a_step_back_that_is_late_fails_where_the_taint_is_on_again() {
+    let mut world = two_rules();
+    world.say(event(TAINTS, "GPU 0", ""));
+    world.untaint_by_hand(&xid_taint());
+    let step_back = world.decide().write.unwrap();
+    assert_eq!(step_back.taints, None, "there is none of ours to take off");
+    // A late write of ours puts the taint back, with the mark that the other one tests for.
+    let untainted = world.clone();
+    world.taint_by_hand(xid_taint());
+    let marked = world.node().clone();
+    world.write(step_back.clone());
+    assert_eq!(*world.node(), marked, "or the taint would be left alone");
+    let mut world = untainted;
+    world.write(step_back);
+    assert!(world.has(Annotation::UntaintedManually) && !world.has(Annotation::Incident));
+}
+
+#[test]
+fn annotations_come_back_while_nothing_but_the_agents_word_is_waited_for() {
+    let mut world = two_rules();
+    world.through_agent = true;
+    world.agent.expected = true;
+    world.agent.settled_for = Some(health_event::BootId::new("boot-1"));
+    world.agent.started_at = Some(at(-10));
+    world.say(event(CORDONS, "GPU 0", ""));
+    world.say(event(TAINTS, "GPU 0", ""));
+    world.agent.started_at = Some(at(5));
+    world.agent.settled_for = None;
+    world.say(healthy(CORDONS, "GPU 0", ""));
+    world.say(healthy(TAINTS, "GPU 0", ""));
+    assert_eq!(world.status(), "Quarantined");
+    let waits = world.node().clone();
+    assert!(waits.annotations.contains_key(&Annotation::Incident));
+    let keys: Vec<Annotation> = waits.annotations.keys().copied().collect();
+    for key in keys {
+        let mut world = world.clone();
+        world.node_mut().annotations.remove(&key);
+        world.settle();
+        assert!(world.has(key), "{key:?}");
+    }
+    strip(&mut world);
+    world.settle();
+    let (now, before) = (world.node(), &waits);
+    assert_eq!(world.status(), "Quarantined");
+    assert_eq!(
+        (now.unschedulable, &now.taints),
+        (before.unschedulable, &before.taints)
+    );
+    assert!(world.has(Annotation::Incident));
+    world.agent.settled_for = Some(health_event::BootId::new("boot-1"));
+    world.settle();
+    assert_eq!(world.status(), "none");
+    assert!(!world.is_cordoned() && !world.has_taint(&xid_taint()));
+}
+
+#[test]
+fn a_change_that_was_written_and_stripped_unseen_brings_back_nothing_that_it_took_off() {
+    let mut world = two_rules();
+    world.through_agent = true;
+    world.agent.expected = true;
+    world.agent.settled_for = Some(health_event::BootId::new("boot-1"));
+    world.agent.started_at = Some(at(-10));
+    world.say(event(TAINTS, "GPU 0", ""));
+    world.store(&event(CORDONS, "GPU 0", ""));
+    world.store(&healthy(TAINTS, "GPU 0", ""));
+    world.step();
+    assert_eq!(world.status(), "Applying");
+    assert!(world.is_cordoned() && !world.has_taint(&xid_taint()));
+    strip(&mut world);
+    world.agent.started_at = Some(at(5));
+    world.agent.settled_for = None;
+    world.say(healthy(CORDONS, "GPU 0", ""));
+    assert_eq!(world.status(), "Quarantined");
+    assert!(world.is_cordoned() && !world.has_taint(&xid_taint()));
+}
+
+#[test]
+fn what_we_put_on_again_is_ours_whatever_an_old_annotation_says() {
+    let mut world = two_rules();
+    world.taint_by_hand(xid_taint());
+    without_writes(&mut world, |world| world.say(event(TAINTS, "GPU 0", "")));
+    let late = world.decide().write.unwrap();
+    // Another takes its taint off, a new incident opens, and only then the old one's write arrives.
+    world.over.extend(world.incident.take());
+    world.untaint_by_hand(&xid_taint());
+    without_writes(&mut world, World::settle);
+    assert!(!world.has_taint(&xid_taint()));
+    world.write(late.clone());
+    assert!(!world.has_taint(&xid_taint()));
+    world.settle();
+    assert!(world.has_taint(&xid_taint()));
+    world.say(healthy(TAINTS, "GPU 0", ""));
+    assert_eq!(world.status(), "none");
+    assert!(!world.has_taint(&xid_taint()));
+    // The same, seen by the incident that planned it, which knows better than the annotation.
+    let mut world = two_rules();
+    world.say(event(TAINTS, "GPU 0", ""));
+    strip(&mut world);
+    let old = late.annotations[&Annotation::AppliedTaints]
+        .clone()
+        .unwrap();
+    let mut mark = k8s_api::IncidentMark {
+        incident: world.incident.as_ref().unwrap().id.clone(),
+        version: 1,
+        node_uid: world.node().uid.clone(),
+        held_by: None,
+    };
+    mark.version -= 1;
+    let annotations = &mut world.node_mut().annotations;
+    annotations.insert(Annotation::Incident, mark.render());
+    annotations.insert(Annotation::AppliedTaints, old);
+    world.settle();
+    world.say(healthy(TAINTS, "GPU 0", ""));
+    assert!(!world.has_taint(&xid_taint()));
+}
+
+#[test]
+fn a_late_write_of_an_earlier_plan_is_taken_for_what_it_brought() {
+    let mut world = two_rules();
+    without_writes(&mut world, |world| world.say(event(CORDONS, "GPU 0", "")));
+    let late = world.decide().write.unwrap();
+    without_writes(&mut world, |world| world.say(event(TAINTS, "GPU 0", "")));
+    world.policy.mode = Mode::DryRun;
+    world.settle();
+    assert_eq!(world.status(), "Observed");
+    world.taint_by_hand(xid_taint());
+    // The first of two writes arrives; another has put a taint like ours on meanwhile.
+    let mut first = late;
+    first.test.taints = None;
+    world.write(first);
+    world.settle();
+    assert_eq!(world.status(), "Quarantined");
+    let marks = &world.incident.as_ref().unwrap().marks;
+    assert!(marks.cordon && marks.taints.is_empty());
+    world.policy.mode = Mode::Enforce;
+    world.say(healthy(TAINTS, "GPU 0", ""));
+    world.say(healthy(CORDONS, "GPU 0", ""));
+    assert_eq!(world.status(), "none");
+    assert!(!world.is_cordoned() && world.has_taint(&xid_taint()));
+}
+
+#[test]
+fn a_cordon_of_ours_alone_is_lifted_on_a_paused_node_too() {
+    let mut world = World::xid();
+    world.say(event("GpuXidError", "GPU 0", ""));
+    world.say(healthy("GpuXidError", "GPU 0", ""));
+    world.cordon_by_hand();
+    let node = world.node_mut();
+    (node.cordon_owner, node.paused) = (CordonOwner::Us, true);
+    world.say(event("GpuXidError", "GPU 0", ""));
+    assert_eq!(world.status(), "none");
+    assert!(!world.is_cordoned());
 }

@@ -20,6 +20,7 @@ mod connector;
 mod ingest;
 mod lease;
 mod metrics;
+mod node_cost;
 mod nodes;
 mod older;
 mod owner;

@@ -11,7 +11,7 @@ use kube::{Api, Client};
 use serde_json::json;
 use testbed::{Component, wait_for};
 
-use crate::kit::{AT_ONCE, Turn, explained};
+use crate::kit::{AT_ONCE, Turn, done, explained, refused};
 
 const XID_79: &str =
     "NVRM: Xid (PCI:0000:17:00): 79, pid=4242, name=train.py, GPU has fallen off the bus.";
@@ -153,23 +153,20 @@ async fn the_breaker_withholds_the_third_of_four_and_forgets_nobody() {
     controller.kill();
     controller.restart().await.unwrap();
     until_state(&controller, "b2", "Withheld").await.unwrap();
-    let (status, body) = controller
-        .post("/api/v1/breaker/reset", &json!({}))
-        .await
-        .unwrap();
-    assert_eq!(status, 200, "{body}");
+    let all = ["breaker", "reset"];
+    let said = "reset; 1 withheld node is decided about again, by turn\n";
+    done(&controller, &all, said);
     turn.node("b2", "out", nodes::is_cordoned).await;
     until_state(&controller, "b2", "Quarantined").await.unwrap();
 
     // With two out again, a third trips it again; a person drops it.
     direct.say(fault("b3")).await.unwrap();
     until_state(&controller, "b3", "Withheld").await.unwrap();
-    let drop = json!({ "pool": "gpu", "drop_withheld": true });
-    let (status, body) = controller
-        .post("/api/v1/breaker/reset", &drop)
-        .await
-        .unwrap();
-    assert_eq!(status, 200, "{body}");
+    let no_pool = ["breaker", "reset", "--pool", "gpus"];
+    refused(&controller, &no_pool, &["there is no pool \"gpus\""]);
+    let drop = ["breaker", "reset", "--pool", "gpu", "--drop-withheld"];
+    let said = "reset; 1 withheld node is left in service\n";
+    done(&controller, &drop, said);
     until_state(&controller, "b3", "Observed").await.unwrap();
     explained(
         &controller,

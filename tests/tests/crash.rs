@@ -60,15 +60,17 @@ async fn an_agent_that_dies_at_any_point_loses_and_repeats_nothing() {
     let mut lane = Lane::start(&testbed, "points").await.unwrap();
     for point in agent::crash::POINTS.into_iter().chain(LATER) {
         let started = Instant::now();
-        // Room is made in a full spool only.
-        let run = if point.starts_with("spool.compact") {
-            lane.run_spool_full(point).await
-        } else {
-            let crash = Crash {
-                victim: Victim::Agent,
-                when: When::At(point),
-            };
-            lane.run(crash).await.map(drop)
+        let crash = Crash {
+            victim: Victim::Agent,
+            when: When::At(point),
+        };
+        let part = point.rsplit_once('.').map_or(point, |(part, _)| part);
+        let run = match part {
+            // Room is made in a full spool only.
+            "spool.compact" => lane.run_spool_full(point).await,
+            "spool.take-out" => lane.run_refused(crash).await.map(drop),
+            "spool.replace" => lane.run_damaged(point).await,
+            _ => lane.run(crash).await.map(drop),
         };
         println!("{point}: {} s", started.elapsed().as_secs());
         run.unwrap_or_else(|error| panic!("{point}: {error:#}"));

@@ -36,20 +36,42 @@ effect = "NoSchedule"
 
 /// What `warden explain` says of a node on which something is wrong contains all of this.
 pub(crate) fn explained(controller: &Controller, node: &str, want: &[&str]) {
+    let (code, out, err) = warden(controller, &["explain", node]);
+    assert_eq!((code, err.as_str()), (Some(1), ""), "{out}");
+    for want in want {
+        assert!(out.contains(want), "{want:?} is not in {out}");
+    }
+}
+
+/// Exit code and both outputs of `warden`, asked by whoever may read the controller's token.
+pub(crate) fn warden(controller: &Controller, args: &[&str]) -> (Option<i32>, String, String) {
     let run = Command::new(e2e::programs::program("warden").unwrap())
-        .args(["explain", node])
+        .args(args)
         .arg(format!("--server=http://{}", controller.api))
         .arg("--token-file")
         .arg(controller.store().join("api-token"))
         .output()
         .unwrap();
-    let (out, err) = (
+    (
+        run.status.code(),
         String::from_utf8(run.stdout).unwrap(),
         String::from_utf8(run.stderr).unwrap(),
-    );
-    assert_eq!((run.status.code(), err.as_str()), (Some(1), ""), "{out}");
+    )
+}
+
+/// What `warden` does as a person asks it to, and says in one line that begins so.
+pub(crate) fn done(controller: &Controller, args: &[&str], want: &str) {
+    let (code, out, err) = warden(controller, args);
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{args:?}: {out}");
+    assert!(out.starts_with(want) && out.lines().count() == 1, "{out}");
+}
+
+/// What `warden` refuses, with these words on standard error.
+pub(crate) fn refused(controller: &Controller, args: &[&str], want: &[&str]) {
+    let (code, out, err) = warden(controller, args);
+    assert_eq!((code, out.as_str()), (Some(2), ""), "{args:?}: {err}");
     for want in want {
-        assert!(out.contains(want), "{want:?} is not in {out}");
+        assert!(err.contains(want), "{want:?} is not in {err}");
     }
 }
 

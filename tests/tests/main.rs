@@ -7,6 +7,7 @@
 
 mod account;
 mod alone;
+mod asked;
 mod between;
 mod crash;
 mod demo;
@@ -21,6 +22,7 @@ mod plaintext;
 mod pools;
 mod profiles;
 mod python;
+mod reference;
 mod refused;
 mod registration;
 mod sent_again;

@@ -10,13 +10,14 @@
 //!
 //! The client sends the same bytes again until it has an answer, as the reference's monitors do.
 //!
-//! There are three stories ([`Story`]): a monitor's fault that it takes back; a fault of the kernel
-//! log that ends with a reboot; and a breaker that trips, with a person who resets it, holds a node
-//! and releases it.
+//! There are four stories ([`Story`]): a monitor's fault that it takes back; the same after an event
+//! that the controller refuses for good; a fault of the kernel log that ends with a reboot; and a
+//! breaker that trips, with a person who resets it, holds a node and releases it.
 
 mod act;
 mod breaker;
 mod check;
+mod lost;
 mod plan;
 mod rare;
 mod reboot;
@@ -28,8 +29,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::Api;
 use kube::api::DeleteParams;
+use kube::{Api, Client};
 use testbed::{Testbed, wait_for};
 use tokio::task::JoinHandle;
 
@@ -278,16 +279,21 @@ impl<'a> Lane<'a> {
         let mut sent = Sent::new(machine.monitor.clone());
         tokio::spawn(async move {
             sent.some().await?;
-            let fault = fatal(FATAL, "48", "0");
-            sent.send(fault.clone()).await?;
-            sent.some().await?;
-            nodes::wait(&client, &name, "out", SOON, nodes::is_cordoned).await?;
-            // The last flicker then raises the count of an Event that is there.
-            let told = || async { Ok(check::counts(&client, &name, FLICKERING).await?.pop()) };
-            wait_for("the first flicker to be told", SOON, told).await?;
-            sent.send(healthy(&fault)).await?;
-            sent.some().await?;
+            out_and_back(&client, &name, &mut sent).await?;
             Ok(sent)
         })
     }
+}
+
+/// A fault, warnings while the node is out, the fault's end, and warnings after it.
+async fn out_and_back(client: &Client, name: &str, sent: &mut Sent) -> anyhow::Result<()> {
+    let fault = fatal(FATAL, "48", "0");
+    sent.send(fault.clone()).await?;
+    sent.some().await?;
+    nodes::wait(client, name, "out", SOON, nodes::is_cordoned).await?;
+    // The last flicker then raises the count of an Event that is there.
+    let told = || async { Ok(check::counts(client, name, FLICKERING).await?.pop()) };
+    wait_for("the first flicker to be told", SOON, told).await?;
+    sent.send(healthy(&fault)).await?;
+    sent.some().await
 }

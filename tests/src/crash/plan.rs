@@ -11,6 +11,8 @@ use crate::random::Random;
 pub enum Story {
     /// A monitor reports a fault, and later that it is over.
     Sends,
+    /// The same after an event that the controller refuses for good.
+    Refused,
     /// A line of the kernel log opens a fault; the machine reboots, and the agent settles without
     /// it.
     Reboot,
@@ -21,12 +23,13 @@ pub enum Story {
 
 impl Story {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Sends, Self::Reboot, Self::Breaker];
+    pub const ALL: [Self; 4] = [Self::Sends, Self::Refused, Self::Reboot, Self::Breaker];
 
     /// For a summary.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sends => "sends",
+            Self::Refused => "refused",
             Self::Reboot => "reboot",
             Self::Breaker => "breaker",
         }
@@ -36,7 +39,7 @@ impl Story {
     /// what the programs still have to do.
     fn length(self) -> u64 {
         match self {
-            Self::Sends => 600,
+            Self::Sends | Self::Refused => 600,
             Self::Reboot => 1_500,
             Self::Breaker => 2_500,
         }
@@ -72,9 +75,10 @@ impl Plan {
     /// A run drawn from a seed: the same seed gives the same run. Seeds that follow each other
     /// take turns through the stories.
     pub fn random(seed: u64) -> Self {
-        let story = match seed % 3 {
+        let story = match seed % 4 {
             0 => Story::Sends,
-            1 => Story::Reboot,
+            1 => Story::Refused,
+            2 => Story::Reboot,
             _ => Story::Breaker,
         };
         let bits = Random::new(seed).draw();
@@ -99,6 +103,7 @@ impl Lane<'_> {
     pub async fn follow(&mut self, plan: Plan) -> anyhow::Result<Outcome> {
         match plan.story {
             Story::Sends => self.run(plan.crash).await,
+            Story::Refused => self.run_refused(plan.crash).await,
             Story::Reboot => self.run_reboot(plan.crash, Moment::Beginning).await,
             Story::Breaker => self.run_breaker(plan.crash, Moment::Beginning).await,
         }

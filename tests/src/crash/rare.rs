@@ -8,7 +8,7 @@ use super::sent::Sent;
 use super::{Lane, REPEATED};
 use crate::machine::{SOON, events};
 use crate::monitor::warning;
-use crate::{KernelLog, nodes};
+use crate::{KernelLog, Machine, nodes};
 
 impl Lane<'_> {
     /// The controller loses its store with a fault that left no mark on the node, and dies at the
@@ -89,12 +89,7 @@ impl Lane<'_> {
             }
             anyhow::Ok(sent)
         });
-        let died = wait_for("the agent to die", SOON, || {
-            let running = machine.agent.is_running();
-            async move { Ok((!running).then_some(())) }
-        });
-        died.await
-            .with_context(|| format!("it never came to {point}"))?;
+        died(&mut machine, point).await?;
         machine.agent.set_flags(small.to_vec());
         machine.agent.spawn()?;
         let sent = writer.await.context("the client panicked")??;
@@ -120,7 +115,7 @@ impl Lane<'_> {
     }
 
     /// What the node's gap records add up to.
-    async fn lost(&self, node: &str) -> anyhow::Result<u64> {
+    pub(super) async fn lost(&self, node: &str) -> anyhow::Result<u64> {
         let events = events(&self.controller, node).await?;
         let gaps = events.iter().filter(|event| event["check"] == "EventsLost");
         gaps.map(|gap| {
@@ -132,4 +127,14 @@ impl Lane<'_> {
         })
         .sum()
     }
+}
+
+/// Waits until the agent died at the point.
+pub(super) async fn died(machine: &mut Machine, point: &str) -> anyhow::Result<()> {
+    let died = wait_for("the agent to die", SOON, || {
+        let running = machine.agent.is_running();
+        async move { Ok((!running).then_some(())) }
+    });
+    died.await
+        .with_context(|| format!("it never came to {point}"))
 }

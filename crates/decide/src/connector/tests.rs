@@ -380,7 +380,11 @@ fn the_reference_s_types_are_left_alone_until_our_detector_has_settled() {
         assert!(node.decide().is_empty());
         node.settled.insert("Check".into());
         node.run();
-        assert_eq!(node.says("Check"), Some((false, "CheckIsHealthy")), "{word:?}");
+        assert_eq!(
+            node.says("Check"),
+            Some((false, "CheckIsHealthy")),
+            "{word:?}"
+        );
     }
 }
 

@@ -87,7 +87,8 @@ fn summary(lines: &[Line], took: Duration) -> anyhow::Result<String> {
         text,
         "\nSends: a client sends events and repeats and keeps what was acknowledged; the node goes \
          out and comes back; all acknowledged contents are stored once and in order, the counts add \
-         up, one incident, one release. Reboot: the same, with a fault of the kernel log that ends \
+         up, one incident, one release. Refused: the same after an event that the controller refuses; it is \
+         put aside and told as lost, once. Reboot: the same, with a fault of the kernel log that ends \
          with a reboot. Breaker: a second node trips it; a person resets it, holds and releases a \
          node; each goes out and comes back as often as it should. Took {:.0} s.",
         took.as_secs_f64()

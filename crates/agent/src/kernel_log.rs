@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use detect::kmsg::MAX_RECORD;
 use detect::{Finding, KernelLog, KernelLogConfig, Record};
-use health_event::{HealthEvent, ProcessingStrategy, checks, keys};
+use health_event::{BootId, HealthEvent, ProcessingStrategy, checks, keys};
 use jiff::{SignedDuration, Timestamp};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -199,6 +199,7 @@ impl Reader {
             .drain(..)
             .map(|finding| self::event(finding, at, news, &self.stand_ins))
             .collect();
+        name(&mut events, &self.core.identity().boot, record.sequence);
         if events.is_empty() {
             self.note_gap_time();
             if self
@@ -318,6 +319,18 @@ fn event(finding: Finding, at: Timestamp, news: News, stand_ins: &[String]) -> H
             .insert(keys::ORIGIN.to_owned(), all.join(", "));
     }
     event
+}
+
+/// Gives the events of a record their ids: the same whenever it is read. Where the boot is not known
+/// a record has no name.
+fn name(events: &mut [HealthEvent], boot: &BootId, sequence: u64) {
+    if boot.is_unknown() {
+        return;
+    }
+    for (index, event) in events.iter_mut().enumerate() {
+        let prefix = keys::KERNEL_RECORD_ID;
+        event.id = format!("{prefix}{}:{sequence}:{index}", boot.as_str());
+    }
 }
 
 /// How long ago a record was written, by the clock that the kernel stamps it with.

@@ -284,6 +284,11 @@ async fn start_and_watch(
     let lease_ready = readiness.subsystem("lease");
     let store_ready = readiness.subsystem("store");
     let nodes_ready = readiness.subsystem("nodes");
+    // Named from the beginning: a process is not ready before its ports answer.
+    let api_ready = readiness.subsystem("api");
+    if config.ingest.enabled {
+        readiness.subsystem("ingest");
+    }
 
     let settings = kubernetes::config(kubeconfig.as_deref()).await?;
     let namespace = namespace(&config, &settings.default_namespace).await;
@@ -335,6 +340,7 @@ async fn start_and_watch(
     start_nodes(&context, &skews, nodes_ready, tasks)?;
     start_upkeep(&context, tasks);
     serve::api(&context, &client, requests, insecure_local, &pages)?;
+    api_ready.ready();
     serve::ingest(&context, &client, &skews, insecure_local, tasks).await?;
     info!("warden-controller is up");
     tasks.first_end().await

@@ -24,5 +24,9 @@ pub const RESTORED: &str = "warden.dev/restored";
 pub const INJECTED: &str = "warden.dev/injected";
 /// The fault that this one follows from.
 pub const CONSEQUENCE_OF: &str = "warden.dev/consequence-of";
+/// Begins the id of an event that an agent read in its kernel's log: `kmsg:BOOT:SEQUENCE:INDEX`. A
+/// record that is read again, since its reader died before it had noted how far it was, is the same
+/// event.
+pub const KERNEL_RECORD_ID: &str = "kmsg:";
 /// Prefix of all of them: no sender but an agent may set these.
 pub const PREFIX: &str = "warden.dev/";

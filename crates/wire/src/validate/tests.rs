@@ -352,6 +352,21 @@ fn what_an_event_says_leaves_out_id_and_order_only() {
     assert_ne!(said(&event), said(&resent));
 }
 
+#[test]
+fn a_kernel_record_that_is_read_again_says_the_same_whatever_time_was_worked_out() {
+    let said = |event: &HealthEvent| received_bytes(event.clone().into());
+    let mut event = one(good()).unwrap().event;
+    let mut again = event.clone();
+    again.generated_at = event.generated_at.map(|at| at + jiff::SignedDuration::from_micros(13));
+    assert_ne!(said(&event), said(&again));
+    for reading in [&mut event, &mut again] {
+        reading.id = format!("{}boot:7:0", keys::KERNEL_RECORD_ID);
+    }
+    assert_eq!(said(&event), said(&again));
+    again.message.push('x');
+    assert_ne!(said(&event), said(&again));
+}
+
 fn text(most: usize) -> impl Strategy<Value = String> {
     proptest::collection::vec(any::<char>(), 0..most).prop_map(|chars| chars.into_iter().collect())
 }

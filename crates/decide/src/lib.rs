@@ -7,11 +7,12 @@
 //!
 //! # Reading order
 //! [`rules`] which faults take a node out, [`breaker`] how many nodes may be out, [`quarantine`]
-//! what happens to one node, [`connector`] what the node's conditions and Events say, [`gone`] what
+//! what happens to one node, [`drain`] how the work leaves it, [`connector`] what the node's conditions and Events say, [`gone`] what
 //! becomes of the faults of nodes that are gone.
 
 pub mod breaker;
 pub mod connector;
+pub mod drain;
 pub mod gone;
 pub mod quarantine;
 pub mod rules;

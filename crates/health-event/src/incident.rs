@@ -186,6 +186,126 @@ impl QuarantineStatus {
     }
 }
 
+/// Moving the work off the node of an incident.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drain {
+    /// Where it stands.
+    pub status: DrainStatus,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// Where a drain stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DrainStatus {
+    /// It is wanted and has not begun.
+    Waiting(DrainWait),
+    /// Pods are asked to go, or waited for.
+    Draining(DrainDeadlines),
+    /// No pod that counts is left.
+    Drained,
+    /// A deadline is over and pods are left: a person is needed.
+    Failed(DrainFailure),
+    /// Ended before it was done: the incident is over, or nothing asks for it any more.
+    Cancelled,
+}
+
+/// Why a drain has not begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DrainWait {
+    /// A person paused the node.
+    Paused,
+    /// Drains were switched on less than the first-action delay ago.
+    FirstAction {
+        /// End of the delay.
+        until: Timestamp,
+    },
+    /// Dry run: it is shown what would be asked to go.
+    DryRun,
+    /// Another program that drains nodes runs in the cluster.
+    OtherDrainer,
+    /// The controller runs on this node, which goes last and alone.
+    OwnNode,
+}
+
+impl DrainWait {
+    /// Name for people, metrics and the store.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Paused => "paused",
+            Self::FirstAction { .. } => "first_action",
+            Self::DryRun => "dry_run",
+            Self::OtherDrainer => "other_drainer",
+            Self::OwnNode => "own_node",
+        }
+    }
+}
+
+/// Until when pods of each mode may stay. Counted from the beginning of the drain, so that a
+/// backlog does not eat the time that work was promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrainDeadlines {
+    /// Evicted pods are gone by then.
+    pub immediate: Timestamp,
+    /// Pods of `DeleteAfterTimeout` are deleted then.
+    pub delete: Timestamp,
+    /// Pods of `AllowCompletion` are done by then; `None`: they may run for ever.
+    pub completion: Option<Timestamp>,
+}
+
+/// Why a drain failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DrainFailure {
+    /// Pods that were to go at once are left.
+    Immediate,
+    /// Pods that were deleted are left.
+    Deleted,
+    /// Pods that were to finish by themselves have not.
+    Completion,
+}
+
+impl DrainFailure {
+    const NAMED: [(Self, &'static str); 3] = [
+        (Self::Immediate, "immediate"),
+        (Self::Deleted, "deleted"),
+        (Self::Completion, "completion"),
+    ];
+
+    /// The name in the store, in metrics and for people.
+    pub fn as_str(self) -> &'static str {
+        Self::NAMED
+            .iter()
+            .find(|(why, _)| *why == self)
+            .map_or("immediate", |(_, name)| name)
+    }
+
+    /// From the stored name.
+    pub fn from_stored(name: &str) -> Option<Self> {
+        Self::NAMED
+            .iter()
+            .find(|(_, n)| *n == name)
+            .map(|(why, _)| *why)
+    }
+}
+
+impl DrainStatus {
+    /// Static name, for metrics, the store and the timeline.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Waiting(_) => "Waiting",
+            Self::Draining(_) => "Draining",
+            Self::Drained => "Drained",
+            Self::Failed(_) => "Failed",
+            Self::Cancelled => "Cancelled",
+        }
+    }
+
+    /// Whether pods may be asked to go.
+    pub fn is_running(&self) -> bool {
+        matches!(self, Self::Draining(_))
+    }
+}
+
 /// What we put on a node and must take off again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Marks {
@@ -266,6 +386,8 @@ pub struct Incident {
     /// What the node was last seen to carry, while a change of it is under way (Applying) and
     /// until that is seen; `None`: [`Self::marks`].
     pub marks_before: Option<Marks>,
+    /// The drain of the node; `None` where none was asked for yet.
+    pub drain: Option<Drain>,
     /// Why a person is needed, if one is.
     pub needs_operator: Option<String>,
     /// Opened by a person (`warden hold`): it stays until a person ends it.
@@ -311,6 +433,10 @@ mod tests {
         for (reason, name) in CloseReason::NAMED {
             assert_eq!(CloseReason::from_stored(name), Some(reason));
             assert_eq!(reason.as_str(), name);
+        }
+        for (why, name) in DrainFailure::NAMED {
+            assert_eq!(DrainFailure::from_stored(name), Some(why));
+            assert_eq!(why.as_str(), name);
         }
     }
 

@@ -173,6 +173,7 @@ fn ended_by_person(id: IncidentId, node: &NodeFacts, now: Timestamp) -> Incident
         needs_operator: None,
         held_by: None,
         faults_unknown: false,
+        drain: None,
     }
 }
 

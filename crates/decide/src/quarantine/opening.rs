@@ -320,5 +320,6 @@ pub(super) fn blank_for(
         needs_operator: None,
         held_by: None,
         faults_unknown: false,
+        drain: None,
     }
 }

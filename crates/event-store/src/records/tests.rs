@@ -65,6 +65,7 @@ fn sample(quarantine: QuarantineStatus) -> Incident {
             taints: [taint("b")].into(),
             ..Marks::default()
         }),
+        drain: None,
         needs_operator: Some("agent not settled".into()),
         held_by: Some("ada".into()),
         faults_unknown: true,
@@ -89,6 +90,40 @@ fn incidents_survive_in_every_state() {
     ];
     for state in states {
         let sent = sample(state);
+        assert_eq!(decode_incident(&incident(&sent).unwrap()).unwrap(), sent);
+    }
+}
+
+#[test]
+fn drains_survive_in_every_state() {
+    let deadlines = DrainDeadlines {
+        immediate: Timestamp::UNIX_EPOCH,
+        delete: Timestamp::MAX,
+        completion: Some(Timestamp::MAX),
+    };
+    let states = [
+        DrainStatus::Waiting(DrainWait::Paused),
+        DrainStatus::Waiting(DrainWait::FirstAction {
+            until: Timestamp::MAX,
+        }),
+        DrainStatus::Waiting(DrainWait::DryRun),
+        DrainStatus::Waiting(DrainWait::OtherDrainer),
+        DrainStatus::Waiting(DrainWait::OwnNode),
+        DrainStatus::Draining(deadlines),
+        DrainStatus::Draining(DrainDeadlines {
+            completion: None,
+            ..deadlines
+        }),
+        DrainStatus::Drained,
+        DrainStatus::Failed(DrainFailure::Immediate),
+        DrainStatus::Failed(DrainFailure::Deleted),
+        DrainStatus::Failed(DrainFailure::Completion),
+        DrainStatus::Cancelled,
+    ];
+    for status in states {
+        let mut sent = sample(QuarantineStatus::Quarantined);
+        let since = Timestamp::UNIX_EPOCH;
+        sent.drain = Some(Drain { status, since });
         assert_eq!(decode_incident(&incident(&sent).unwrap()).unwrap(), sent);
     }
 }

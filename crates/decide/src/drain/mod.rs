@@ -1,0 +1,369 @@
+//! Moving the work off a node that is out: which pods are asked to go, and when it is done.
+//!
+//! # States
+//! ```text
+//!                 ┌─► Waiting ─┐              ┌─ a pod came late ─┐
+//!  a fault wants ─┤            ├──► Draining ─┴──► Drained ◄──────┘──┐ the pods went after all
+//!  the node empty └────────────┘      │  │                           │
+//!                                     │  └─ deadline ──────────► Failed
+//!   nothing wants it any more, or the incident is over
+//!                                     ▼
+//!                                 Cancelled ──► (a fault that joins begins anew)
+//! ```
+//! - It runs only while the quarantine is at rest (Quarantined): a release ends it at once, and a
+//!   change of the marks, which takes milliseconds, has the incident to itself.
+//! - Deadlines count from the beginning of the drain. At the end of one it fails, or pods are
+//!   deleted, as the policy says; pods of `DeleteAfterTimeout` are always deleted.
+//!
+//! # Invariants (`tests`)
+//! - No call without an open incident whose open faults want the drain (P2), none for a pod that
+//!   counts for nothing, and none whose UID was not seen.
+//! - Drained means that no pod is left that counts. A pod is passed over only where the repair ends
+//!   all processes; before any other repair it blocks.
+//! - Pods that are not known block: nothing is Drained before they were listed (P6).
+//! - A pod that was bound while the cordon was written may show itself after the drain was done: until
+//!   a repair is ordered, it is drained too.
+//! - Every state that waits for pods has a deadline, except `AllowCompletion` without one.
+//!
+//! # What it does not do
+//! It sends nothing and keeps nothing: what became of a call comes back in [`View::asked`].
+
+mod facts;
+mod namespaces;
+mod pods;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use health_event::incident::{
+    Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, Incident, QuarantineStatus,
+};
+use jiff::{SignedDuration, Timestamp};
+
+pub use facts::{
+    Ask, Asked, AtDeadline, BlockedBy, Blocker, How, Mode, Overrides, Phase, PodFacts, PodRef,
+    Policy, View,
+};
+pub use namespaces::{EvictMode, Namespaces, PolicyError};
+use pods::{Standing, standing, turn};
+
+/// One decision. The shell stores `incident` first; only then does it make the calls.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Decision {
+    /// The incident as it shall be stored, one version later; `None`: unchanged.
+    pub incident: Option<Incident>,
+    /// The change of state that this is.
+    pub transition: Option<Transition>,
+    /// Calls to make, unless the incident has changed in between.
+    pub asks: Vec<Ask>,
+    /// The pods that it waits for, in order of namespace and name.
+    pub blockers: Vec<Blocker>,
+    /// Pods on the node that it does not wait for because the repair makes them harmless.
+    pub passed_over: Vec<PodRef>,
+    /// When to decide again, whatever happens or not.
+    pub wake_at: Option<Timestamp>,
+}
+
+/// A change of state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transition {
+    /// State before; `None` where there was none.
+    pub from: Option<DrainStatus>,
+    /// State after.
+    pub to: DrainStatus,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a transition happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// An open fault wants the node empty.
+    Wanted,
+    /// Something keeps the drain from beginning.
+    KeptWaiting,
+    /// No pod that counts is left.
+    Empty,
+    /// No pod that counts was there.
+    NothingToDo,
+    /// A pod came while the node was being taken out.
+    CameLate,
+    /// A deadline is over.
+    Deadline,
+    /// No open fault wants it any more.
+    NotWanted,
+    /// The module is switched off.
+    Off,
+}
+
+impl Reason {
+    /// Static name for the audit trail and metrics.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Wanted => "wanted",
+            Self::KeptWaiting => "kept_waiting",
+            Self::Empty => "empty",
+            Self::NothingToDo => "nothing_to_do",
+            Self::CameLate => "came_late",
+            Self::Deadline => "deadline",
+            Self::NotWanted => "not_wanted",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// Decides about one node.
+pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
+    match view.incident.quarantine {
+        QuarantineStatus::Quarantined => Look { view, now }.quarantined(),
+        QuarantineStatus::Withheld(_)
+        | QuarantineStatus::Observed
+        | QuarantineStatus::Applying
+        | QuarantineStatus::Releasing(_)
+        | QuarantineStatus::Closed(_) => Decision::default(),
+    }
+}
+
+/// What is left of a drain when its incident goes to its end: the release takes it along.
+pub fn ended(drain: Option<&Drain>, now: Timestamp) -> Option<Drain> {
+    let drain = drain?;
+    Some(match drain.status {
+        DrainStatus::Waiting(_) | DrainStatus::Draining(_) => Drain {
+            status: DrainStatus::Cancelled,
+            since: now,
+        },
+        DrainStatus::Drained | DrainStatus::Failed(_) | DrainStatus::Cancelled => drain.clone(),
+    })
+}
+
+fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
+    at.checked_add(span).unwrap_or(Timestamp::MAX)
+}
+
+struct Look<'a> {
+    view: &'a View<'a>,
+    now: Timestamp,
+}
+
+impl Look<'_> {
+    fn quarantined(&self) -> Decision {
+        let status = self.view.incident.drain.as_ref().map(|d| &d.status);
+        let wanted = self.is_wanted();
+        match status {
+            None | Some(DrainStatus::Cancelled) if wanted => self.begin(),
+            None | Some(DrainStatus::Cancelled) => Decision::default(),
+            Some(DrainStatus::Waiting(_) | DrainStatus::Draining(_) | DrainStatus::Failed(_))
+                if self.view.policy.mode == Mode::Off =>
+            {
+                self.move_to(DrainStatus::Cancelled, Reason::Off)
+            }
+            Some(DrainStatus::Waiting(_) | DrainStatus::Draining(_) | DrainStatus::Failed(_))
+                if !wanted =>
+            {
+                self.move_to(DrainStatus::Cancelled, Reason::NotWanted)
+            }
+            Some(DrainStatus::Waiting(_)) => self.begin(),
+            Some(DrainStatus::Draining(deadlines)) => self.draining(*deadlines),
+            Some(DrainStatus::Failed(_)) => self.failed(),
+            Some(DrainStatus::Drained) => self.drained(wanted),
+        }
+    }
+
+    fn drained(&self, wanted: bool) -> Decision {
+        let may_act = wanted && self.view.policy.mode == Mode::Enforce;
+        let done = !may_act || self.view.repair_under_way || self.look_over().counted == 0;
+        if done {
+            return Decision::default();
+        }
+        let mut decision = self.move_to(self.drains_from_now(), Reason::CameLate);
+        decision.wake_at = Some(self.now);
+        decision
+    }
+
+    /// Whether an open fault wants the node empty. A person's hold alone moves nothing.
+    fn is_wanted(&self) -> bool {
+        let skips = |id| self.view.overrides.get(id).is_some_and(|o| o.skip);
+        self.view.incident.open_faults().any(|f| !skips(&f.id))
+    }
+
+    fn is_forced(&self) -> bool {
+        let forces = |id| self.view.overrides.get(id).is_some_and(|o| o.force);
+        self.view.incident.open_faults().any(|f| forces(&f.id))
+    }
+
+    fn begin(&self) -> Decision {
+        let view = self.view;
+        if view.policy.mode == Mode::Off {
+            return Decision::default();
+        }
+        if let Some(wait) = self.keeps_waiting() {
+            let mut decision = match &wait {
+                DrainWait::DryRun => self.look_over().decision,
+                DrainWait::FirstAction { until } => Decision {
+                    wake_at: Some(*until),
+                    ..Decision::default()
+                },
+                DrainWait::Paused | DrainWait::OtherDrainer | DrainWait::OwnNode => {
+                    Decision::default()
+                }
+            };
+            decision.asks.clear();
+            let to = DrainStatus::Waiting(wait);
+            let same = view.incident.drain.as_ref().map(|d| &d.status) == Some(&to);
+            return if same {
+                decision
+            } else {
+                self.with_move(decision, to, Reason::KeptWaiting)
+            };
+        }
+        let Some(_) = view.pods else {
+            return Decision::default();
+        };
+        if self.look_over().counted == 0 {
+            return self.move_to(DrainStatus::Drained, Reason::NothingToDo);
+        }
+        // The first calls go with the next decision, once this one is stored.
+        let mut decision = self.move_to(self.drains_from_now(), Reason::Wanted);
+        decision.wake_at = Some(self.now);
+        decision
+    }
+
+    fn keeps_waiting(&self) -> Option<DrainWait> {
+        let view = self.view;
+        match view.policy.mode {
+            Mode::Refused => return Some(DrainWait::OtherDrainer),
+            Mode::DryRun => return Some(DrainWait::DryRun),
+            Mode::Enforce | Mode::Off => {}
+        }
+        if view.paused {
+            return Some(DrainWait::Paused);
+        }
+        let until = view.policy.first_action_until.filter(|at| self.now < *at);
+        if let Some(until) = until {
+            return Some(DrainWait::FirstAction { until });
+        }
+        view.waits_as_own_node.then_some(DrainWait::OwnNode)
+    }
+
+    fn drains_from_now(&self) -> DrainStatus {
+        let policy = self.view.policy;
+        let after = |span| later(self.now, span);
+        DrainStatus::Draining(DrainDeadlines {
+            immediate: after(policy.immediate_deadline),
+            delete: after(policy.delete_after),
+            completion: policy.completion_deadline.map(after),
+        })
+    }
+
+    fn draining(&self, deadlines: DrainDeadlines) -> Decision {
+        let seen = self.look_over_by(deadlines);
+        if self.view.pods.is_none() {
+            return seen.decision;
+        }
+        if seen.counted == 0 {
+            return self.with_move(seen.decision, DrainStatus::Drained, Reason::Empty);
+        }
+        match self.view.policy.mode {
+            Mode::Enforce => {}
+            // It was switched in the middle: nothing more is asked, and nothing is given up.
+            Mode::DryRun | Mode::Refused | Mode::Off => {
+                let mut decision = seen.decision;
+                decision.asks.clear();
+                return decision;
+            }
+        }
+        if let Some(why) = seen.failed {
+            let mut decision = seen.decision;
+            decision.asks.clear();
+            return self.with_move(decision, DrainStatus::Failed(why), Reason::Deadline);
+        }
+        seen.decision
+    }
+
+    /// A person is needed; what they do about the pods is seen.
+    fn failed(&self) -> Decision {
+        let seen = self.look_over();
+        let mut decision = seen.decision;
+        decision.asks.clear();
+        if self.view.pods.is_some() && seen.counted == 0 {
+            return self.with_move(decision, DrainStatus::Drained, Reason::Empty);
+        }
+        decision
+    }
+
+    /// As if the drain began now.
+    fn look_over(&self) -> Seen {
+        let DrainStatus::Draining(deadlines) = self.drains_from_now() else {
+            return Seen::default();
+        };
+        self.look_over_by(deadlines)
+    }
+
+    fn look_over_by(&self, deadlines: DrainDeadlines) -> Seen {
+        let (view, force) = (self.view, self.is_forced());
+        let mut seen = Seen::default();
+        for pod in view.pods.unwrap_or_default() {
+            match standing(view, pod, force, self.now) {
+                Standing::Left | Standing::Over => {}
+                Standing::PassedOver => seen.decision.passed_over.push(pod.pod.clone()),
+                Standing::Counts { mode, until } => {
+                    seen.add(turn(view, pod, mode, until, deadlines, self.now));
+                }
+            }
+        }
+        let by_name = |a: &Blocker, b: &Blocker| a.pod.cmp(&b.pod);
+        seen.decision.blockers.sort_by(by_name);
+        seen.decision.asks.sort();
+        seen.decision.passed_over.sort();
+        seen
+    }
+
+    fn move_to(&self, to: DrainStatus, reason: Reason) -> Decision {
+        self.with_move(Decision::default(), to, reason)
+    }
+
+    fn with_move(&self, decision: Decision, to: DrainStatus, reason: Reason) -> Decision {
+        let mut next = self.view.incident.clone();
+        next.version += 1;
+        let from = next.drain.take().map(|drain| drain.status);
+        next.drain = Some(Drain {
+            status: to.clone(),
+            since: self.now,
+        });
+        Decision {
+            incident: Some(next),
+            transition: Some(Transition { from, to, reason }),
+            ..decision
+        }
+    }
+}
+
+/// What a look over the pods found.
+#[derive(Default)]
+struct Seen {
+    decision: Decision,
+    counted: usize,
+    failed: Option<DrainFailure>,
+}
+
+impl Seen {
+    fn add(&mut self, turn: pods::Turn) {
+        self.counted += 1;
+        self.failed = self.failed.into_iter().chain(turn.failed).min();
+        self.decision.wake_at = self.decision.wake_at.into_iter().chain(turn.look_at).min();
+        self.decision.blockers.push(turn.blocker);
+        self.decision.asks.extend(turn.ask);
+    }
+}
+
+/// Namespaces and names of the pods that keep a drain waiting by completion, and by time-out, for
+/// the reference's Events.
+pub fn waited_for(blockers: &[Blocker]) -> (BTreeSet<&PodRef>, BTreeSet<&PodRef>) {
+    let of = |wanted: &BlockedBy| {
+        let same = |b: &&Blocker| b.why == *wanted;
+        blockers.iter().filter(same).map(|b| &b.pod).collect()
+    };
+    (of(&BlockedBy::Completion), of(&BlockedBy::Timeout))
+}

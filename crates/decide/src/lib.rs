@@ -15,4 +15,5 @@ pub mod connector;
 pub mod drain;
 pub mod gone;
 pub mod quarantine;
+pub mod remediation;
 pub mod rules;

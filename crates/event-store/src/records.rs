@@ -1,19 +1,23 @@
 //! How incidents and holds are kept: JSON records that mirror the core's types, so that these stay
 //! free of serde and may change without breaking what is stored.
 
+mod stages;
+
 use std::collections::BTreeSet;
 
 use health_event::device::DeviceKey;
 use health_event::fault::FaultKey;
 use health_event::incident::{
-    Bound, CloseReason, Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, HeldFault,
-    Hold, Incident, IncidentFault, IncidentId, Marks, QuarantineStatus, Taint, Withheld,
+    Bound, CloseReason, HeldFault, Hold, Incident, IncidentFault, IncidentId, Marks,
+    QuarantineStatus, Taint, Withheld,
 };
 use health_event::{
     BootId, FaultId, NodeName, ProcessingStrategy, RecommendedAction, Scope, Subject,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+use stages::{DrainRecord, RepairRecord};
 
 /// Why a stored record could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -91,30 +95,6 @@ enum QuarantineRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-struct DrainRecord {
-    status: DrainStatusRecord,
-    since: Timestamp,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(tag = "status", content = "detail")]
-enum DrainStatusRecord {
-    WaitingPaused,
-    WaitingFirstAction(Timestamp),
-    WaitingDryRun,
-    WaitingOtherDrainer,
-    WaitingOwnNode,
-    Draining {
-        immediate: Timestamp,
-        delete: Timestamp,
-        completion: Option<Timestamp>,
-    },
-    Drained,
-    Failed(String),
-    Cancelled,
-}
-
-#[derive(Serialize, Deserialize)]
 struct IncidentRecord {
     id: String,
     node: String,
@@ -134,6 +114,8 @@ struct IncidentRecord {
     marks_before: Option<MarksRecord>,
     #[serde(default)]
     drain: Option<DrainRecord>,
+    #[serde(default)]
+    repair: Option<RepairRecord>,
     needs_operator: Option<String>,
     held_by: Option<String>,
     #[serde(default)]
@@ -292,62 +274,6 @@ impl TryFrom<QuarantineRecord> for QuarantineStatus {
     }
 }
 
-impl From<&Drain> for DrainRecord {
-    fn from(drain: &Drain) -> Self {
-        let status = match &drain.status {
-            DrainStatus::Waiting(DrainWait::Paused) => DrainStatusRecord::WaitingPaused,
-            DrainStatus::Waiting(DrainWait::FirstAction { until }) => {
-                DrainStatusRecord::WaitingFirstAction(*until)
-            }
-            DrainStatus::Waiting(DrainWait::DryRun) => DrainStatusRecord::WaitingDryRun,
-            DrainStatus::Waiting(DrainWait::OtherDrainer) => DrainStatusRecord::WaitingOtherDrainer,
-            DrainStatus::Waiting(DrainWait::OwnNode) => DrainStatusRecord::WaitingOwnNode,
-            DrainStatus::Draining(deadlines) => DrainStatusRecord::Draining {
-                immediate: deadlines.immediate,
-                delete: deadlines.delete,
-                completion: deadlines.completion,
-            },
-            DrainStatus::Drained => DrainStatusRecord::Drained,
-            DrainStatus::Failed(why) => DrainStatusRecord::Failed(why.as_str().to_owned()),
-            DrainStatus::Cancelled => DrainStatusRecord::Cancelled,
-        };
-        let since = drain.since;
-        Self { status, since }
-    }
-}
-
-impl TryFrom<DrainRecord> for Drain {
-    type Error = BadRecord;
-
-    fn try_from(record: DrainRecord) -> Result<Self, BadRecord> {
-        let status = match record.status {
-            DrainStatusRecord::WaitingPaused => DrainStatus::Waiting(DrainWait::Paused),
-            DrainStatusRecord::WaitingFirstAction(until) => {
-                DrainStatus::Waiting(DrainWait::FirstAction { until })
-            }
-            DrainStatusRecord::WaitingDryRun => DrainStatus::Waiting(DrainWait::DryRun),
-            DrainStatusRecord::WaitingOtherDrainer => DrainStatus::Waiting(DrainWait::OtherDrainer),
-            DrainStatusRecord::WaitingOwnNode => DrainStatus::Waiting(DrainWait::OwnNode),
-            DrainStatusRecord::Draining {
-                immediate,
-                delete,
-                completion,
-            } => DrainStatus::Draining(DrainDeadlines {
-                immediate,
-                delete,
-                completion,
-            }),
-            DrainStatusRecord::Drained => DrainStatus::Drained,
-            DrainStatusRecord::Failed(why) => DrainStatus::Failed(
-                DrainFailure::from_stored(&why).ok_or_else(|| bad("failure of a drain"))?,
-            ),
-            DrainStatusRecord::Cancelled => DrainStatus::Cancelled,
-        };
-        let since = record.since;
-        Ok(Self { status, since })
-    }
-}
-
 impl From<&IncidentFault> for IncidentFaultRecord {
     fn from(fault: &IncidentFault) -> Self {
         Self {
@@ -400,6 +326,7 @@ pub(crate) fn incident(incident: &Incident) -> Result<String, BadRecord> {
         marks_observed: incident.marks_observed,
         marks_before: incident.marks_before.as_ref().map(Into::into),
         drain: incident.drain.as_ref().map(Into::into),
+        repair: incident.repair.as_ref().map(Into::into),
         needs_operator: incident.needs_operator.clone(),
         held_by: incident.held_by.clone(),
         faults_unknown: incident.faults_unknown,
@@ -432,6 +359,7 @@ pub(crate) fn decode_incident(json: &str) -> Result<Incident, BadRecord> {
         marks_observed: record.marks_observed,
         marks_before: record.marks_before.map(Into::into),
         drain: record.drain.map(TryInto::try_into).transpose()?,
+        repair: record.repair.map(TryInto::try_into).transpose()?,
         needs_operator: record.needs_operator,
         held_by: record.held_by,
         faults_unknown: record.faults_unknown,

@@ -306,6 +306,207 @@ impl DrainStatus {
     }
 }
 
+/// The repair of the node of an incident.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repair {
+    /// Where it stands.
+    pub status: RepairStatus,
+    /// Since when.
+    pub since: Timestamp,
+    /// The present attempt, or the last one; `None` before the first.
+    pub attempt: Option<Attempt>,
+}
+
+/// Where a repair stands. From [`RepairStatus::Requested`] to its end an attempt may have its effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RepairStatus {
+    /// It is known what will be ordered, and waits for the node to be empty.
+    Planned {
+        /// How strong it will be.
+        rung: Rung,
+    },
+    /// The order is stored; whether the object is there is unknown.
+    Requested,
+    /// The object was seen.
+    Running,
+    /// The object is gone before its end was seen: only the node can tell what became of it.
+    Unknown,
+    /// The effect was seen.
+    Succeeded,
+    /// The attempt is used up.
+    Failed(RepairFailure),
+    /// Nothing that may be done by itself is left.
+    NeedsOperator(OperatorReason),
+    /// The incident ended before.
+    Cancelled,
+}
+
+/// Steps of the ladder of repairs, from weak to strong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rung {
+    /// Reset of devices.
+    Reset,
+    /// Reboot of the machine.
+    Reboot,
+    /// Another program or a person repairs it on our order.
+    HandOver,
+    /// End of the machine.
+    Terminate,
+}
+
+impl Rung {
+    const NAMED: [(Self, &'static str); 4] = [
+        (Self::Reset, "reset"),
+        (Self::Reboot, "reboot"),
+        (Self::HandOver, "hand-over"),
+        (Self::Terminate, "terminate"),
+    ];
+
+    /// Name in the configuration, in the store and for people.
+    pub fn as_str(self) -> &'static str {
+        Self::NAMED
+            .iter()
+            .find(|(rung, _)| *rung == self)
+            .map_or("reset", |(_, name)| name)
+    }
+
+    /// From its name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMED
+            .iter()
+            .find(|(_, n)| *n == name)
+            .map(|(rung, _)| *rung)
+    }
+
+    /// Whether no process of the node outlives it.
+    pub fn ends_processes(self) -> bool {
+        match self {
+            Self::Reboot | Self::Terminate => true,
+            Self::Reset | Self::HandOver => false,
+        }
+    }
+}
+
+/// One attempt to repair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// Counts from 1 in an incident.
+    pub number: u32,
+    /// How strong.
+    pub rung: Rung,
+    /// The action that it is done for, by its name in the configuration.
+    pub action: String,
+    /// Name of the object that orders it.
+    pub object: String,
+    /// Whether it asks for force: the one before was not seen to have happened.
+    pub force: bool,
+    /// Boot of the node when it was ordered.
+    pub boot_before: BootId,
+    /// When it was ordered.
+    pub requested_at: Timestamp,
+    /// Its effect is seen by then, or it failed.
+    pub deadline: Timestamp,
+    /// What came of it.
+    pub effect: Effect,
+}
+
+/// What came of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It is under way.
+    Pending,
+    /// The node shows it, or where a node can't show it the object says so.
+    Seen {
+        /// Since when.
+        at: Timestamp,
+    },
+    /// It is said to be done, and the node shows that it is not.
+    NotSeen,
+    /// It failed, or nobody can tell.
+    Failed,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RepairFailure {
+    /// The object says that it is done and the node runs in the same boot as before.
+    NoRebootObserved,
+    /// The API server does not take the object: its words.
+    Refused(String),
+    /// The object says that it failed: its words.
+    Object(String),
+    /// Its effect was not seen in time.
+    Deadline,
+}
+
+impl RepairFailure {
+    /// Static name, for metrics and the store.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::NoRebootObserved => "no_reboot_observed",
+            Self::Refused(_) => "refused",
+            Self::Object(_) => "object",
+            Self::Deadline => "deadline",
+        }
+    }
+}
+
+/// Why a person is needed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OperatorReason {
+    /// No repair is configured for the action.
+    Unsupported {
+        /// Name of the action.
+        action: String,
+    },
+    /// All attempts are used up.
+    Exhausted {
+        /// The last rung tried.
+        rung: Rung,
+    },
+    /// It was repaired, and what was repaired is said to be wrong still.
+    StillOpen,
+}
+
+impl OperatorReason {
+    /// Static name, for metrics and the store.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Unsupported { .. } => "unsupported",
+            Self::Exhausted { .. } => "exhausted",
+            Self::StillOpen => "still_open",
+        }
+    }
+}
+
+impl RepairStatus {
+    /// Static name, for metrics, the store and the timeline.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Planned { .. } => "Planned",
+            Self::Requested => "Requested",
+            Self::Running => "Running",
+            Self::Unknown => "Unknown",
+            Self::Succeeded => "Succeeded",
+            Self::Failed(_) => "Failed",
+            Self::NeedsOperator(_) => "NeedsOperator",
+            Self::Cancelled => "Cancelled",
+        }
+    }
+
+    /// Whether an attempt may still have its effect: then the node is not given back.
+    pub fn is_under_way(&self) -> bool {
+        match self {
+            Self::Requested | Self::Running | Self::Unknown => true,
+            Self::Planned { .. }
+            | Self::Succeeded
+            | Self::Failed(_)
+            | Self::NeedsOperator(_)
+            | Self::Cancelled => false,
+        }
+    }
+}
+
 /// What we put on a node and must take off again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Marks {
@@ -388,6 +589,8 @@ pub struct Incident {
     pub marks_before: Option<Marks>,
     /// The drain of the node; `None` where none was asked for yet.
     pub drain: Option<Drain>,
+    /// The repair of the node; `None` where none was thought of yet.
+    pub repair: Option<Repair>,
     /// Why a person is needed, if one is.
     pub needs_operator: Option<String>,
     /// Opened by a person (`warden hold`): it stays until a person ends it.
@@ -433,6 +636,10 @@ mod tests {
         for (reason, name) in CloseReason::NAMED {
             assert_eq!(CloseReason::from_stored(name), Some(reason));
             assert_eq!(reason.as_str(), name);
+        }
+        for (rung, name) in Rung::NAMED {
+            assert_eq!(Rung::from_name(name), Some(rung));
+            assert_eq!(rung.as_str(), name);
         }
         for (why, name) in DrainFailure::NAMED {
             assert_eq!(DrainFailure::from_stored(name), Some(why));

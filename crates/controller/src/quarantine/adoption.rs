@@ -174,6 +174,7 @@ fn ended_by_person(id: IncidentId, node: &NodeFacts, now: Timestamp) -> Incident
         held_by: None,
         faults_unknown: false,
         drain: None,
+        repair: None,
     }
 }
 

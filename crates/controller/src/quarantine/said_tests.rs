@@ -59,6 +59,7 @@ fn incident(faults: Vec<IncidentFault>) -> Incident {
         held_by: None,
         faults_unknown: false,
         drain: None,
+        repair: None,
     }
 }
 

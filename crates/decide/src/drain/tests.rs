@@ -66,6 +66,7 @@ fn incident(drain: Option<DrainStatus>) -> Incident {
             status,
             since: at(0),
         }),
+        repair: None,
         needs_operator: None,
         held_by: None,
         faults_unknown: false,

@@ -321,5 +321,6 @@ pub(super) fn blank_for(
         held_by: None,
         faults_unknown: false,
         drain: None,
+        repair: None,
     }
 }

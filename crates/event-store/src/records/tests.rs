@@ -1,5 +1,9 @@
 //! Round trips.
 
+use health_event::incident::{
+    Attempt, Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, Effect, OperatorReason,
+    Repair, RepairFailure, RepairStatus, Rung,
+};
 use health_event::{Device, Entity};
 
 use super::*;
@@ -66,6 +70,7 @@ fn sample(quarantine: QuarantineStatus) -> Incident {
             ..Marks::default()
         }),
         drain: None,
+        repair: None,
         needs_operator: Some("agent not settled".into()),
         held_by: Some("ada".into()),
         faults_unknown: true,
@@ -124,6 +129,56 @@ fn drains_survive_in_every_state() {
         let mut sent = sample(QuarantineStatus::Quarantined);
         let since = Timestamp::UNIX_EPOCH;
         sent.drain = Some(Drain { status, since });
+        assert_eq!(decode_incident(&incident(&sent).unwrap()).unwrap(), sent);
+    }
+}
+
+#[test]
+fn repairs_survive_in_every_state() {
+    let action = "REPLACE_DISK".to_owned();
+    let states = [
+        RepairStatus::Planned { rung: Rung::Reset },
+        RepairStatus::Requested,
+        RepairStatus::Running,
+        RepairStatus::Unknown,
+        RepairStatus::Succeeded,
+        RepairStatus::Failed(RepairFailure::NoRebootObserved),
+        RepairStatus::Failed(RepairFailure::Refused("why".into())),
+        RepairStatus::Failed(RepairFailure::Object("why".into())),
+        RepairStatus::Failed(RepairFailure::Deadline),
+        RepairStatus::NeedsOperator(OperatorReason::Unsupported { action }),
+        RepairStatus::NeedsOperator(OperatorReason::Exhausted {
+            rung: Rung::HandOver,
+        }),
+        RepairStatus::NeedsOperator(OperatorReason::StillOpen),
+        RepairStatus::Cancelled,
+    ];
+    let effects = [
+        Effect::Pending,
+        Effect::Seen { at: Timestamp::MAX },
+        Effect::NotSeen,
+        Effect::Failed,
+    ];
+    let attempt = |effect| Attempt {
+        number: 2,
+        rung: Rung::Terminate,
+        action: "REPLACE_VM".into(),
+        object: "maintenance-n1-x-2".into(),
+        force: true,
+        boot_before: BootId::new("boot"),
+        requested_at: Timestamp::UNIX_EPOCH,
+        deadline: Timestamp::MAX,
+        effect,
+    };
+    let attempts = effects.map(|effect| Some(attempt(effect))).into_iter();
+    let attempts = attempts.chain([None]).cycle();
+    for (status, attempt) in states.into_iter().zip(attempts) {
+        let mut sent = sample(QuarantineStatus::Quarantined);
+        sent.repair = Some(Repair {
+            status,
+            since: Timestamp::UNIX_EPOCH,
+            attempt,
+        });
         assert_eq!(decode_incident(&incident(&sent).unwrap()).unwrap(), sent);
     }
 }

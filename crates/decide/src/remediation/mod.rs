@@ -1,0 +1,523 @@
+//! The repair of a node that is out: what is ordered, when, and whether it helped.
+//!
+//! # States
+//! ```text
+//!  faults ask ──► Planned ──► Requested ──► Running ──► Succeeded ──► (settled: release)
+//!                  │  ▲        (unknown)      │  │          │
+//!                  │  │           │           │  └─ gone ─► Unknown
+//!                  │  └───────────┴─ Failed ◄─┴──────────────┘│
+//!                  │    the next attempt                      │ still wrong
+//!                  ▼                                          ▼
+//!             NeedsOperator ◄─────────────────────────────────┘
+//! ```
+//! - *Requested*: the order is stored, then the object is made; its name follows from incident and
+//!   attempt, so that making it twice makes it once.
+//! - *Succeeded* is what was seen on the node, never what the object says alone: another boot, and
+//!   Ready. Ready in the old boot is `NoRebootObserved`: the attempt is used up, and the next one
+//!   asks for force.
+//! - A fault that was last said in an earlier boot is covered: it closes by the settled report, or
+//!   is said again and starts the next attempt in the same incident.
+//!
+//! # Invariants (`tests`)
+//! - No order without an open incident at rest, an open fault that no repair covers, and an empty
+//!   node (P2). At most one attempt is under way.
+//! - The order is stored before the object is made (P3). What is under way is followed to its end,
+//!   also when its faults are gone: a repair is not recalled by a recovery.
+//! - Every attempt has a deadline, also where its object or the node is gone.
+
+mod plan;
+
+#[cfg(test)]
+mod tests;
+
+use health_event::incident::{
+    Attempt, DrainStatus, Effect, Incident, OperatorReason, QuarantineStatus, Repair,
+    RepairFailure, RepairStatus, Rung,
+};
+use health_event::{BootId, Boots};
+use jiff::{SignedDuration, Timestamp};
+
+use plan::{Booted, Plan, plan};
+pub use plan::{Executor, FaultFacts, Mode, PastAttempt, Policy};
+
+/// What is known of the object of the present attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Object {
+    /// Not looked at yet, or the look failed.
+    NotKnown,
+    /// A direct read said that it is not there.
+    Absent,
+    /// The API server does not take it: its words.
+    Refused(String),
+    /// It is there and not at its end.
+    Running,
+    /// It says that it is done.
+    Done,
+    /// It says that it failed: its words.
+    Failed(String),
+}
+
+/// The node as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeLook {
+    /// Boot of its status, or of its agent's report, whichever is newer.
+    pub boot: BootId,
+    /// Whether the condition Ready is True.
+    pub ready: bool,
+    /// Annotation `warden.dev/pause` stands.
+    pub paused: bool,
+    /// Who else repairs it at the moment.
+    pub external_owner: Option<String>,
+}
+
+/// Everything that one decision about one node looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// The open incident.
+    pub incident: &'a Incident,
+    /// The node; `None` only if a direct read said that it does not exist.
+    pub node: Option<&'a NodeLook>,
+    /// The open faults of the incident.
+    pub faults: &'a [FaultFacts],
+    /// Whether an open fault wants the node empty first.
+    pub wants_drain: bool,
+    /// Boots of the machine.
+    pub boots: &'a Boots,
+    /// Attempts on the machine, in whatever incident.
+    pub past: &'a [PastAttempt],
+    /// The object of the present attempt.
+    pub object: &'a Object,
+    /// Another repair object of the node is not at its end: a person's, or of an incident that is
+    /// over.
+    pub other_repair: bool,
+    /// The controller runs on this node and it is not its turn yet.
+    pub waits_as_own_node: bool,
+    /// Settings.
+    pub policy: &'a Policy,
+}
+
+/// One decision. The shell stores `incident` first; only then does it make the object.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Decision {
+    /// The incident as it shall be stored, one version later; `None`: unchanged.
+    pub incident: Option<Incident>,
+    /// The change of state that this is.
+    pub transition: Option<Transition>,
+    /// Make the object of the stored attempt, if it is not there.
+    pub order: Option<Attempt>,
+    /// When to decide again, whatever happens or not.
+    pub wake_at: Option<Timestamp>,
+    /// What keeps a planned repair from being ordered.
+    pub blocked: Option<&'static str>,
+}
+
+/// A change of state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transition {
+    /// State before; `None` where there was none.
+    pub from: Option<RepairStatus>,
+    /// State after.
+    pub to: RepairStatus,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a transition happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// Open faults ask for it.
+    FaultsAsk,
+    /// The node is empty.
+    NodeEmpty,
+    /// The object was seen.
+    ObjectSeen,
+    /// The object is gone.
+    ObjectGone,
+    /// Another boot, and Ready.
+    OtherBoot,
+    /// The object says so, and nothing on the node says otherwise.
+    ObjectDone,
+    /// The object says so.
+    ObjectFailed,
+    /// The API server does not take the object.
+    ObjectRefused,
+    /// Its time is over.
+    Deadline,
+    /// What it was for is over.
+    FaultsGone,
+    /// No repair can be ordered.
+    NothingLeft,
+    /// Its faults are open still.
+    StillOpen,
+}
+
+impl Reason {
+    /// Static name for the audit trail and metrics.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::FaultsAsk => "faults_ask",
+            Self::NodeEmpty => "node_empty",
+            Self::ObjectSeen => "object_seen",
+            Self::ObjectGone => "object_gone",
+            Self::OtherBoot => "other_boot",
+            Self::ObjectDone => "object_done",
+            Self::ObjectFailed => "object_failed",
+            Self::ObjectRefused => "object_refused",
+            Self::Deadline => "deadline",
+            Self::FaultsGone => "faults_gone",
+            Self::NothingLeft => "nothing_left",
+            Self::StillOpen => "still_open",
+        }
+    }
+}
+
+/// Decides about one node.
+pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
+    match view.incident.quarantine {
+        QuarantineStatus::Quarantined => Look { view, now }.quarantined(),
+        QuarantineStatus::Withheld(_)
+        | QuarantineStatus::Observed
+        | QuarantineStatus::Applying
+        | QuarantineStatus::Releasing(_)
+        | QuarantineStatus::Closed(_) => Decision::default(),
+    }
+}
+
+/// What is left of a repair when its incident goes to its end. One that is under way keeps its
+/// state: its object goes on by itself, and the next incident waits for it.
+pub fn ended(repair: Option<&Repair>, now: Timestamp) -> Option<Repair> {
+    let repair = repair?;
+    let mut left = repair.clone();
+    if let RepairStatus::Planned { .. } = repair.status {
+        left.status = RepairStatus::Cancelled;
+        left.since = now;
+    }
+    Some(left)
+}
+
+/// Longest name of an object.
+const NAME: usize = 253;
+
+/// The name of an attempt's object: the same for the same attempt, another for any other, valid for
+/// any node name.
+pub fn object_name(incident: &Incident, number: u32) -> String {
+    let id = incident.id.as_str().to_ascii_lowercase();
+    let tail = format!("-{id}-{number}");
+    let head = format!("maintenance-{}", incident.node.as_str());
+    let cut = head.len().min(NAME - tail.len());
+    let head = head[..cut].trim_end_matches(['.', '-']);
+    format!("{head}{tail}")
+}
+
+fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
+    at.checked_add(span).unwrap_or(Timestamp::MAX)
+}
+
+struct Look<'a> {
+    view: &'a View<'a>,
+    now: Timestamp,
+}
+
+impl Look<'_> {
+    fn quarantined(&self) -> Decision {
+        let Some(repair) = &self.view.incident.repair else {
+            return self.plan_anew(None);
+        };
+        match (&repair.status, &repair.attempt) {
+            (RepairStatus::Requested, Some(attempt)) => self.requested(attempt),
+            (RepairStatus::Running, Some(attempt)) => self.running(attempt),
+            (RepairStatus::Unknown, Some(attempt)) => self.unknown(attempt),
+            (RepairStatus::Succeeded, _) => self.succeeded(repair),
+            (
+                RepairStatus::Planned { .. }
+                | RepairStatus::Failed(_)
+                | RepairStatus::NeedsOperator(_)
+                | RepairStatus::Cancelled
+                | RepairStatus::Requested
+                | RepairStatus::Running
+                | RepairStatus::Unknown,
+                _,
+            ) => self.plan_anew(Some(repair)),
+        }
+    }
+
+    fn booted(&self, repair: Option<&Repair>) -> Option<Booted<'_>> {
+        let node = self.view.node?;
+        let repaired_at = repair.and_then(|r| match r.attempt.as_ref()?.effect {
+            Effect::Seen { at } => Some(at),
+            Effect::Pending | Effect::NotSeen | Effect::Failed => None,
+        });
+        Some(Booted {
+            boots: self.view.boots,
+            present: &node.boot,
+            repaired_at,
+        })
+    }
+
+    fn plan(&self, repair: Option<&Repair>) -> Option<Plan> {
+        let (view, booted) = (self.view, self.booted(repair)?);
+        Some(plan(view.policy, view.faults, booted, view.past, self.now))
+    }
+
+    /// No attempt is under way: what do the faults ask for now?
+    fn plan_anew(&self, repair: Option<&Repair>) -> Decision {
+        let status = repair.map(|r| &r.status);
+        if self.view.policy.mode == Mode::Off {
+            return Decision::default();
+        }
+        // Without a node there is nothing to repair: the quarantine ends the incident.
+        let Some(plan) = self.plan(repair) else {
+            return Decision::default();
+        };
+        match plan {
+            Plan::Order { rung, action } => {
+                let planned = RepairStatus::Planned { rung };
+                if status == Some(&planned) {
+                    self.order(repair, rung, &action)
+                } else {
+                    self.move_to(planned, Reason::FaultsAsk)
+                }
+            }
+            Plan::Operator(reason) => {
+                let to = RepairStatus::NeedsOperator(reason);
+                if status == Some(&to) {
+                    return Decision::default();
+                }
+                self.move_to(to, Reason::NothingLeft)
+            }
+            Plan::Covered => match status {
+                // What was repaired and is not closed still needs the person.
+                Some(RepairStatus::NeedsOperator(OperatorReason::StillOpen)) => Decision::default(),
+                Some(RepairStatus::Planned { .. } | RepairStatus::NeedsOperator(_)) => {
+                    self.move_to(RepairStatus::Cancelled, Reason::FaultsGone)
+                }
+                Some(
+                    RepairStatus::Requested
+                    | RepairStatus::Running
+                    | RepairStatus::Unknown
+                    | RepairStatus::Succeeded
+                    | RepairStatus::Failed(_)
+                    | RepairStatus::Cancelled,
+                )
+                | None => Decision::default(),
+            },
+        }
+    }
+
+    /// The plan stands. It is ordered as soon as nothing keeps it.
+    fn order(&self, repair: Option<&Repair>, rung: Rung, action: &str) -> Decision {
+        let blocked = self.keeps_planned();
+        let (Some(node), None) = (self.view.node, blocked) else {
+            return Decision {
+                blocked,
+                ..Decision::default()
+            };
+        };
+        let Some(executor) = self.view.policy.executors.get(action) else {
+            return Decision::default();
+        };
+        let last = repair.and_then(|r| r.attempt.as_ref());
+        let number = last.map_or(1, |last| last.number.saturating_add(1));
+        let unseen = |last: &Attempt| last.force || last.effect == Effect::NotSeen;
+        let attempt = Attempt {
+            number,
+            rung,
+            action: action.to_owned(),
+            object: object_name(self.view.incident, number),
+            force: last.is_some_and(|last| last.rung == rung && unseen(last)),
+            boot_before: node.boot.clone(),
+            requested_at: self.now,
+            deadline: later(self.now, executor.deadline),
+            effect: Effect::Pending,
+        };
+        let mut decision = self.move_to(RepairStatus::Requested, Reason::NodeEmpty);
+        if let Some(next) = decision.incident.as_mut().and_then(|i| i.repair.as_mut()) {
+            next.attempt = Some(attempt);
+        }
+        decision.wake_at = Some(self.now);
+        decision
+    }
+
+    /// What keeps a planned repair from being ordered.
+    fn keeps_planned(&self) -> Option<&'static str> {
+        let view = self.view;
+        let drain = view.incident.drain.as_ref().map(|d| &d.status);
+        let is_empty = drain == Some(&DrainStatus::Drained) || !view.wants_drain;
+        let node = view.node?;
+        if view.policy.mode == Mode::DryRun {
+            Some("dry_run")
+        } else if view.policy.mode == Mode::Refused {
+            Some("other_remediation")
+        } else if node.paused {
+            Some("paused")
+        } else if node.external_owner.is_some() {
+            Some("external_owner")
+        } else if !is_empty {
+            Some("not_drained")
+        } else if view.other_repair {
+            Some("other_repair")
+        } else if view.waits_as_own_node {
+            Some("own_node")
+        } else {
+            None
+        }
+    }
+
+    fn requested(&self, attempt: &Attempt) -> Decision {
+        if let Some(decision) = self.seen_on_the_node(attempt) {
+            return decision;
+        }
+        match self.view.object {
+            Object::Running | Object::Done | Object::Failed(_) => {
+                let mut decision = self.move_to(RepairStatus::Running, Reason::ObjectSeen);
+                decision.wake_at = Some(self.now);
+                decision
+            }
+            Object::Refused(why) => {
+                let why = RepairFailure::Refused(why.clone());
+                self.move_to(RepairStatus::Failed(why), Reason::ObjectRefused)
+            }
+            Object::NotKnown | Object::Absent if attempt.deadline <= self.now => self.too_late(),
+            Object::NotKnown | Object::Absent => Decision {
+                order: Some(attempt.clone()),
+                wake_at: Some(attempt.deadline),
+                ..Decision::default()
+            },
+        }
+    }
+
+    fn running(&self, attempt: &Attempt) -> Decision {
+        if let Some(decision) = self.seen_on_the_node(attempt) {
+            return decision;
+        }
+        match self.view.object {
+            Object::Done => self.done(attempt),
+            Object::Failed(why) => {
+                let why = RepairFailure::Object(why.clone());
+                self.move_to(RepairStatus::Failed(why), Reason::ObjectFailed)
+            }
+            Object::Absent | Object::Refused(_) => {
+                let mut decision = self.move_to(RepairStatus::Unknown, Reason::ObjectGone);
+                decision.wake_at = Some(self.now);
+                decision
+            }
+            Object::NotKnown | Object::Running => self.until(attempt),
+        }
+    }
+
+    fn unknown(&self, attempt: &Attempt) -> Decision {
+        self.seen_on_the_node(attempt)
+            .unwrap_or_else(|| self.until(attempt))
+    }
+
+    fn until(&self, attempt: &Attempt) -> Decision {
+        if attempt.deadline <= self.now {
+            return self.too_late();
+        }
+        Decision {
+            wake_at: Some(attempt.deadline),
+            ..Decision::default()
+        }
+    }
+
+    fn too_late(&self) -> Decision {
+        let failed = RepairStatus::Failed(RepairFailure::Deadline);
+        self.move_to(failed, Reason::Deadline)
+    }
+
+    /// A reboot is proven by the node alone.
+    fn seen_on_the_node(&self, attempt: &Attempt) -> Option<Decision> {
+        let node = self.view.node?;
+        let proves = match attempt.rung {
+            Rung::Reboot => node.ready && is_other_boot(node, attempt),
+            Rung::Reset | Rung::HandOver | Rung::Terminate => false,
+        };
+        // What the object still does is waited for, or the next one would meet it.
+        let over = match self.view.object {
+            Object::Done | Object::Absent => true,
+            Object::NotKnown | Object::Refused(_) | Object::Running | Object::Failed(_) => false,
+        };
+        let late = attempt.deadline <= self.now;
+        (proves && (over || late)).then(|| self.move_to(RepairStatus::Succeeded, Reason::OtherBoot))
+    }
+
+    fn done(&self, attempt: &Attempt) -> Decision {
+        match (attempt.rung, self.view.node) {
+            // Ready alone proves nothing; a node that is not Ready is waited for.
+            (Rung::Reboot, Some(node)) if attempt.boot_before.is_unknown() && node.ready => {
+                self.move_to(RepairStatus::Succeeded, Reason::ObjectDone)
+            }
+            (Rung::Reboot, Some(node)) if node.ready && !is_other_boot(node, attempt) => {
+                let unseen = RepairStatus::Failed(RepairFailure::NoRebootObserved);
+                self.move_to(unseen, Reason::ObjectDone)
+            }
+            (Rung::Reboot, _) => self.until(attempt),
+            (Rung::Reset | Rung::HandOver | Rung::Terminate, _) => {
+                self.move_to(RepairStatus::Succeeded, Reason::ObjectDone)
+            }
+        }
+    }
+
+    /// Repaired: what is said again starts the next attempt; what is merely not closed is waited
+    /// for, and then a person is called.
+    fn succeeded(&self, repair: &Repair) -> Decision {
+        match self.plan(Some(repair)) {
+            None => Decision::default(),
+            Some(Plan::Order { .. } | Plan::Operator(_)) => self.plan_anew(Some(repair)),
+            Some(Plan::Covered) if self.view.faults.is_empty() => Decision::default(),
+            Some(Plan::Covered) => {
+                let until = later(repair.since, self.view.policy.settle_timeout);
+                if until <= self.now {
+                    let still = RepairStatus::NeedsOperator(OperatorReason::StillOpen);
+                    return self.move_to(still, Reason::StillOpen);
+                }
+                Decision {
+                    wake_at: Some(until),
+                    ..Decision::default()
+                }
+            }
+        }
+    }
+
+    fn move_to(&self, to: RepairStatus, reason: Reason) -> Decision {
+        let mut next = self.view.incident.clone();
+        next.version += 1;
+        let before = next.repair.take();
+        let (from, attempt) = match before {
+            Some(repair) => (Some(repair.status), repair.attempt),
+            None => (None, None),
+        };
+        let effect = match &to {
+            RepairStatus::Succeeded => Some(Effect::Seen { at: self.now }),
+            RepairStatus::Failed(RepairFailure::NoRebootObserved) => Some(Effect::NotSeen),
+            RepairStatus::Failed(_) => Some(Effect::Failed),
+            RepairStatus::Planned { .. }
+            | RepairStatus::Requested
+            | RepairStatus::Running
+            | RepairStatus::Unknown
+            | RepairStatus::NeedsOperator(_)
+            | RepairStatus::Cancelled => None,
+        };
+        let attempt = attempt.map(|attempt| Attempt {
+            effect: effect.unwrap_or(attempt.effect),
+            ..attempt
+        });
+        next.repair = Some(Repair {
+            status: to.clone(),
+            since: self.now,
+            attempt,
+        });
+        Decision {
+            incident: Some(next),
+            transition: Some(Transition { from, to, reason }),
+            ..Decision::default()
+        }
+    }
+}
+
+/// Whether the node shows a boot that is known not to be the one before. Where that one is not
+/// known, nothing proves it.
+fn is_other_boot(node: &NodeLook, attempt: &Attempt) -> bool {
+    let known = !node.boot.is_unknown() && !attempt.boot_before.is_unknown();
+    known && node.boot != attempt.boot_before
+}

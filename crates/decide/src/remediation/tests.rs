@@ -1,0 +1,605 @@
+use health_event::device::DeviceKey;
+use health_event::fault::FaultKey;
+use health_event::incident::{CloseReason, Drain, IncidentId, Marks, Withheld};
+use health_event::{FaultId, NodeName, ProcessingStrategy, Scope, Subject};
+use proptest::prelude::*;
+
+use super::*;
+
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+
+fn at(minutes: i64) -> Timestamp {
+    let span = MINUTE * i32::try_from(minutes).unwrap();
+    later(Timestamp::UNIX_EPOCH, span)
+}
+
+fn boot(name: &str) -> BootId {
+    BootId::new(name)
+}
+
+fn fault(action: &str, boot_id: &str, minutes: i64) -> FaultFacts {
+    FaultFacts {
+        id: FaultId {
+            scope: Scope {
+                subject: Subject::Node(NodeName::new("n1").unwrap()),
+                agent: "syslog-health-monitor".to_owned(),
+                component_class: "GPU".to_owned(),
+                check_name: "SysLogsXIDError".to_owned(),
+            },
+            key: FaultKey {
+                space: ProcessingStrategy::ExecuteRemediation,
+                device: DeviceKey::from_stored("PCI", "0000:cb:00"),
+                code: action.to_owned(),
+            },
+        },
+        action: action.to_owned(),
+        boot: boot(boot_id),
+        last_at: at(minutes),
+    }
+}
+
+fn executor(rung: Rung) -> Executor {
+    Executor {
+        rung,
+        deadline: MINUTE * 30,
+    }
+}
+
+fn policy() -> Policy {
+    let executors = [
+        ("COMPONENT_RESET", Rung::Reset),
+        ("RESTART_BM", Rung::Reboot),
+        ("RESTART_VM", Rung::Reboot),
+    ];
+    Policy {
+        executors: executors
+            .map(|(name, rung)| (name.to_owned(), executor(rung)))
+            .into(),
+        ladder: ["COMPONENT_RESET", "RESTART_BM"].map(str::to_owned).into(),
+        max_attempts: 2,
+        window: MINUTE * 60 * 24,
+        settle_timeout: MINUTE * 10,
+        mode: Mode::Enforce,
+    }
+}
+
+/// All that a view borrows, and what the shell keeps between decisions.
+#[derive(Clone)]
+struct Case {
+    incident: Incident,
+    node: Option<NodeLook>,
+    faults: Vec<FaultFacts>,
+    wants_drain: bool,
+    boots: Boots,
+    past: Vec<PastAttempt>,
+    object: Object,
+    other_repair: bool,
+    waits_as_own_node: bool,
+    policy: Policy,
+    ordered: Vec<Attempt>,
+}
+
+impl Case {
+    /// A drained node with these faults, in its first boot.
+    fn new(faults: &[FaultFacts]) -> Self {
+        let incident = Incident {
+            id: IncidentId::new("01ARZ3NDEKTSV4RRFFQ69G5FAV").unwrap(),
+            node: NodeName::new("n1").unwrap(),
+            node_uid: "uid".to_owned(),
+            machine: "machine".to_owned(),
+            version: 3,
+            opened_seq: 1,
+            opened_at: at(0),
+            opened_boot: boot("b1"),
+            closed_at: None,
+            quarantine: QuarantineStatus::Quarantined,
+            since: at(0),
+            faults: Vec::new(),
+            marks: Marks::default(),
+            pool: "gpu".to_owned(),
+            marks_observed: true,
+            marks_before: None,
+            drain: Some(Drain {
+                status: DrainStatus::Drained,
+                since: at(0),
+            }),
+            repair: None,
+            needs_operator: None,
+            held_by: None,
+            faults_unknown: false,
+        };
+        Self {
+            incident,
+            node: Some(NodeLook {
+                boot: boot("b1"),
+                ready: true,
+                paused: false,
+                external_owner: None,
+            }),
+            faults: faults.to_vec(),
+            wants_drain: true,
+            boots: Boots::new(vec![boot("b1")]),
+            past: Vec::new(),
+            object: Object::NotKnown,
+            other_repair: false,
+            waits_as_own_node: false,
+            policy: policy(),
+            ordered: Vec::new(),
+        }
+    }
+
+    fn decide(&self, now: Timestamp) -> Decision {
+        let view = View {
+            incident: &self.incident,
+            node: self.node.as_ref(),
+            faults: &self.faults,
+            wants_drain: self.wants_drain,
+            boots: &self.boots,
+            past: &self.past,
+            object: &self.object,
+            other_repair: self.other_repair,
+            waits_as_own_node: self.waits_as_own_node,
+            policy: &self.policy,
+        };
+        decide(&view, now)
+    }
+
+    /// Decides and stores, as the shell does.
+    fn step(&mut self, now: Timestamp) -> Decision {
+        let decision = self.decide(now);
+        if let Some(next) = &decision.incident {
+            assert_eq!(next.version, self.incident.version + 1);
+            self.incident = next.clone();
+            let repair = next.repair.as_ref().unwrap();
+            if let (RepairStatus::Requested, Some(attempt)) = (&repair.status, &repair.attempt) {
+                self.object = Object::NotKnown;
+                self.past.push(PastAttempt {
+                    rung: attempt.rung,
+                    at: attempt.requested_at,
+                });
+                self.ordered.push(attempt.clone());
+            }
+        }
+        decision
+    }
+
+    /// Until nothing moves; the states it went through.
+    fn settle(&mut self, now: Timestamp) -> Vec<&'static str> {
+        let mut states = Vec::new();
+        for _ in 0..20 {
+            let Some(transition) = self.step(now).transition else {
+                return states;
+            };
+            states.push(transition.to.as_str());
+        }
+        panic!("it never rests: {states:?}");
+    }
+
+    fn status(&self) -> &RepairStatus {
+        &self.incident.repair.as_ref().unwrap().status
+    }
+
+    fn reboot(&mut self, name: &str) {
+        self.boots.report(&boot(name));
+        self.node.as_mut().unwrap().boot = boot(name);
+    }
+}
+
+fn unsupported(action: &str) -> RepairStatus {
+    let action = action.to_owned();
+    RepairStatus::NeedsOperator(OperatorReason::Unsupported { action })
+}
+
+#[test]
+fn a_reboot_is_ordered_seen_and_its_faults_are_covered() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    assert_eq!(case.settle(at(1)), ["Planned", "Requested"]);
+    let attempt = &case.ordered[0];
+    assert_eq!((attempt.number, attempt.rung), (1, Rung::Reboot));
+    assert_eq!(
+        attempt.object,
+        "maintenance-n1-01arz3ndektsv4rrffq69g5fav-1"
+    );
+    assert_eq!((attempt.force, attempt.deadline), (false, at(31)));
+    assert_eq!(case.decide(at(1)).order.as_ref(), Some(attempt));
+    case.object = Object::Running;
+    assert_eq!(case.settle(at(2)), ["Running"]);
+    assert_eq!(case.decide(at(2)).wake_at, Some(at(31)));
+    case.node.as_mut().unwrap().ready = false;
+    case.reboot("b2");
+    case.object = Object::Done;
+    assert_eq!(case.settle(at(3)), [""; 0], "it is not Ready");
+    case.node.as_mut().unwrap().ready = true;
+    assert_eq!(case.settle(at(4)), ["Succeeded"]);
+    assert_eq!(
+        case.decide(at(5)).wake_at,
+        Some(at(14)),
+        "its report is waited for"
+    );
+    case.faults.clear();
+    assert_eq!(case.settle(at(6)), [""; 0], "the quarantine gives it back");
+}
+
+#[test]
+fn an_object_that_is_done_without_a_reboot_uses_the_attempt_up_and_the_next_asks_for_force() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    case.object = Object::Done;
+    assert_eq!(
+        case.settle(at(2)),
+        ["Running", "Failed", "Planned", "Requested"]
+    );
+    assert_eq!(
+        case.ordered[1].object,
+        "maintenance-n1-01arz3ndektsv4rrffq69g5fav-2"
+    );
+    assert!(case.ordered[1].force);
+    case.object = Object::Done;
+    assert_eq!(case.settle(at(3)), ["Running", "Failed", "NeedsOperator"]);
+    let exhausted = OperatorReason::Exhausted { rung: Rung::Reboot };
+    assert_eq!(*case.status(), RepairStatus::NeedsOperator(exhausted));
+    assert_eq!(case.ordered.len(), 2);
+}
+
+#[test]
+fn a_fault_that_is_said_again_in_the_new_boot_starts_the_next_attempt() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    case.object = Object::Done;
+    case.reboot("b2");
+    assert_eq!(case.settle(at(2)), ["Succeeded"]);
+    case.faults = vec![fault("RESTART_BM", "b2", 3)];
+    assert_eq!(case.settle(at(3)), ["Planned", "Requested"]);
+    assert!(!case.ordered[1].force, "the first was seen to happen");
+    case.object = Object::Done;
+    case.reboot("b3");
+    case.settle(at(4));
+    case.faults = vec![fault("RESTART_BM", "b3", 5)];
+    assert_eq!(case.settle(at(5)), ["NeedsOperator"]);
+    // A day later the machine may be tried again.
+    assert_eq!(case.settle(at(24 * 60 + 4)), ["Planned", "Requested"]);
+}
+
+#[test]
+fn what_was_repaired_and_does_not_close_calls_a_person_and_no_second_reboot() {
+    for covered in [fault("RESTART_BM", "b1", 0), fault("RESTART_BM", "", 0)] {
+        let mut case = Case::new(&[covered]);
+        case.settle(at(1));
+        case.object = Object::Done;
+        case.reboot("b2");
+        assert_eq!(case.settle(at(2)), ["Succeeded"]);
+        assert_eq!(case.settle(at(12)), ["NeedsOperator"]);
+        assert_eq!(
+            *case.status(),
+            RepairStatus::NeedsOperator(OperatorReason::StillOpen)
+        );
+        assert_eq!(case.settle(at(60 * 48)), [""; 0]);
+        // It is said again by a sender that knows no boots: what holds now is another matter.
+        case.faults = vec![fault("RESTART_BM", "", 60 * 48)];
+        assert_eq!(case.settle(at(60 * 48)), ["Planned", "Requested"]);
+    }
+}
+
+#[test]
+fn a_reboot_by_anybody_covers_what_was_said_before_it() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.incident.drain = None;
+    assert_eq!(case.settle(at(1)), ["Planned"]);
+    case.reboot("b2");
+    assert_eq!(case.settle(at(2)), ["Cancelled"]);
+    // One that is told of an unknown boot may be of the present one.
+    case.faults = vec![fault("RESTART_BM", "b9", 3)];
+    assert_eq!(case.settle(at(3)), ["Planned"]);
+}
+
+#[test]
+fn the_strongest_action_is_ordered_and_a_person_is_called_for_what_is_left() {
+    for (actions, want) in [
+        (&["COMPONENT_RESET"][..], Some(Rung::Reset)),
+        (&["COMPONENT_RESET", "RESTART_VM"], Some(Rung::Reboot)),
+        (&["CONTACT_SUPPORT", "RESTART_BM"], Some(Rung::Reboot)),
+        (&["CONTACT_SUPPORT"], None),
+        (&["NONE"], None),
+        (&["UNKNOWN", "REPLACE_VM"], None),
+    ] {
+        let faults: Vec<_> = actions.iter().map(|a| fault(a, "b1", 0)).collect();
+        let mut case = Case::new(&faults);
+        case.settle(at(1));
+        let ordered = case.ordered.first().map(|attempt| attempt.rung);
+        assert_eq!(ordered, want, "{actions:?}");
+        if want.is_none() {
+            assert_eq!(*case.status(), unsupported(actions[0]));
+        }
+    }
+    // Once the reboot has covered the one, the other still needs the person.
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0), fault("NONE", "b1", 0)]);
+    case.settle(at(1));
+    case.object = Object::Done;
+    case.reboot("b2");
+    case.settle(at(2));
+    case.faults = vec![fault("NONE", "b2", 3)];
+    assert_eq!(case.settle(at(3)), ["NeedsOperator"]);
+}
+
+#[test]
+fn the_ladder_is_climbed_to_what_has_an_executor() {
+    // A reset that nobody executes is a reboot.
+    let mut case = Case::new(&[fault("COMPONENT_RESET", "b1", 0)]);
+    case.policy.executors.remove("COMPONENT_RESET");
+    case.settle(at(1));
+    assert_eq!(case.ordered[0].action, "RESTART_BM");
+    // Two resets that failed are followed by a reboot.
+    let mut case = Case::new(&[fault("COMPONENT_RESET", "b1", 0)]);
+    for _ in 0..2 {
+        case.settle(at(1));
+        case.object = Object::Failed("no".to_owned());
+    }
+    case.settle(at(1));
+    let rungs: Vec<_> = case.ordered.iter().map(|a| a.rung).collect();
+    assert_eq!(rungs, [Rung::Reset, Rung::Reset, Rung::Reboot]);
+    assert!(!case.ordered[2].force);
+    // Nobody climbs to what the ladder does not name.
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    let terminate = executor(Rung::Terminate);
+    case.policy
+        .executors
+        .insert("REPLACE_VM".to_owned(), terminate);
+    case.policy.max_attempts = 0;
+    case.settle(at(1));
+    assert_eq!(case.ordered, []);
+    case.policy.ladder.push("REPLACE_VM".to_owned());
+    case.policy.max_attempts = 1;
+    case.past = vec![PastAttempt {
+        rung: Rung::Reboot,
+        at: at(0),
+    }];
+    case.settle(at(1));
+    assert_eq!(case.ordered[0].rung, Rung::Terminate);
+}
+
+#[test]
+fn nothing_is_ordered_while_something_keeps_it() {
+    let blocked = |change: fn(&mut Case)| {
+        let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+        change(&mut case);
+        case.settle(at(1));
+        assert_eq!(case.ordered, []);
+        case.decide(at(1)).blocked
+    };
+    for (change, by) in [
+        (
+            (|case: &mut Case| case.incident.drain = None) as fn(&mut Case),
+            "not_drained",
+        ),
+        (|case| case.node.as_mut().unwrap().paused = true, "paused"),
+        (
+            |case| case.node.as_mut().unwrap().external_owner = Some("x".to_owned()),
+            "external_owner",
+        ),
+        (|case| case.other_repair = true, "other_repair"),
+        (|case| case.waits_as_own_node = true, "own_node"),
+        (|case| case.policy.mode = Mode::DryRun, "dry_run"),
+        (|case| case.policy.mode = Mode::Refused, "other_remediation"),
+    ] {
+        assert_eq!(blocked(change), Some(by));
+    }
+    assert_eq!(blocked(|case| case.policy.mode = Mode::Off), None);
+    assert_eq!(blocked(|case| case.node = None), None);
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.incident.drain = None;
+    case.wants_drain = false;
+    case.settle(at(1));
+    assert_eq!(case.ordered.len(), 1, "no fault wants a drain");
+}
+
+#[test]
+fn the_order_is_repeated_by_its_name_until_the_object_is_seen_or_its_time_is_over() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    for object in [Object::NotKnown, Object::Absent] {
+        case.object = object;
+        assert_eq!(case.decide(at(30)).order.as_ref(), Some(&case.ordered[0]));
+        assert_eq!(case.decide(at(30)).transition, None);
+    }
+    let mut late = case.clone();
+    assert_eq!(late.settle(at(31)), ["Failed", "Planned", "Requested"]);
+    case.object = Object::Refused("no such kind".to_owned());
+    assert_eq!(case.settle(at(2)), ["Failed", "Planned", "Requested"]);
+    // The machine booted although the object is not there: it is not rebooted again.
+    let mut lost = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    lost.settle(at(1));
+    lost.reboot("b2");
+    assert_eq!(lost.settle(at(2)), [""; 0], "not known is not absent");
+    lost.object = Object::Absent;
+    assert_eq!(lost.settle(at(2)), ["Succeeded"]);
+}
+
+#[test]
+fn an_object_that_vanished_is_unknown_until_the_node_tells_or_the_time_is_over() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    case.object = Object::Running;
+    case.settle(at(2));
+    case.object = Object::Absent;
+    assert_eq!(case.settle(at(3)), ["Unknown"]);
+    assert!(case.status().is_under_way());
+    let mut late = case.clone();
+    assert_eq!(late.settle(at(31)), ["Failed", "Planned", "Requested"]);
+    case.reboot("b2");
+    assert_eq!(case.settle(at(4)), ["Succeeded"]);
+}
+
+#[test]
+fn a_recovery_recalls_nothing_that_is_under_way() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    case.faults.clear();
+    case.object = Object::Running;
+    assert_eq!(case.settle(at(2)), ["Running"]);
+    assert_eq!(case.settle(at(31)), ["Failed"]);
+    assert_eq!(case.decide(at(32)), Decision::default());
+    let mut planned = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    planned.incident.drain = None;
+    planned.settle(at(1));
+    planned.faults.clear();
+    assert_eq!(planned.settle(at(2)), ["Cancelled"]);
+}
+
+#[test]
+fn a_node_that_is_gone_ends_by_its_deadline() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    case.object = Object::Running;
+    case.settle(at(2));
+    case.node = None;
+    assert_eq!(case.settle(at(30)), [""; 0]);
+    assert_eq!(case.settle(at(31)), ["Failed"]);
+}
+
+#[test]
+fn where_boots_are_not_known_the_object_is_believed() {
+    let mut case = Case::new(&[fault("RESTART_BM", "", 0)]);
+    case.node.as_mut().unwrap().boot = boot("");
+    case.settle(at(1));
+    case.node.as_mut().unwrap().boot = boot("b2");
+    case.object = Object::Running;
+    assert_eq!(case.settle(at(2)), ["Running"], "nothing proves a reboot");
+    case.object = Object::Done;
+    assert_eq!(case.settle(at(3)), ["Succeeded"]);
+}
+
+#[test]
+fn nothing_is_decided_unless_the_quarantine_is_at_rest() {
+    for status in [
+        QuarantineStatus::Withheld(Withheld::Pace),
+        QuarantineStatus::Observed,
+        QuarantineStatus::Applying,
+        QuarantineStatus::Releasing(CloseReason::Recovered),
+        QuarantineStatus::Closed(CloseReason::ManualUncordon),
+    ] {
+        let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+        case.incident.quarantine = status;
+        assert_eq!(case.decide(at(0)), Decision::default());
+    }
+}
+
+#[test]
+fn names_are_valid_and_different_for_any_node_name() {
+    let label = "a".repeat(63);
+    let long = [&*label, &*label, &*label, &"b".repeat(61)].join(".");
+    let dotted = format!("{}.{}", "a".repeat(60), [&*label; 2].join("."));
+    for name in [
+        "n1",
+        &long,
+        &dotted,
+        &"x-".repeat(30).trim_end_matches('-').to_owned(),
+    ] {
+        let mut incident = Case::new(&[]).incident;
+        incident.node = NodeName::new(name).unwrap();
+        let names = [1, 2, u32::MAX].map(|number| object_name(&incident, number));
+        for name in &names {
+            assert!(NodeName::new(name).is_ok(), "{name}");
+            assert!(name.contains("01arz3ndektsv4rrffq69g5fav"));
+        }
+        assert_ne!(names[0], names[1]);
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Move {
+    Decide,
+    Object(usize),
+    Boot,
+    Ready(bool),
+    Faults(usize),
+    Drain(bool),
+    Later(i64),
+}
+
+fn any_move() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        6 => Just(Move::Decide),
+        3 => (0_usize..6).prop_map(Move::Object),
+        1 => Just(Move::Boot),
+        1 => any::<bool>().prop_map(Move::Ready),
+        2 => (0_usize..6).prop_map(Move::Faults),
+        1 => any::<bool>().prop_map(Move::Drain),
+        2 => (0_i64..60).prop_map(Move::Later),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: an order is stored first, is for a fault that no repair covers, on an empty
+    /// node, one at a time, and no more than the attempts of a rung.
+    #[test]
+    fn any_history(moves in prop::collection::vec(any_move(), 1..80)) {
+        let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+        let (mut minutes, mut boots) = (0, 1);
+        for step in moves {
+            match step {
+                Move::Object(which) => {
+                    case.object = match which {
+                        0 => Object::NotKnown,
+                        1 => Object::Absent,
+                        2 => Object::Refused(String::new()),
+                        3 => Object::Running,
+                        4 => Object::Done,
+                        _ => Object::Failed(String::new()),
+                    };
+                }
+                Move::Boot => {
+                    boots += 1;
+                    case.reboot(&format!("b{boots}"));
+                }
+                Move::Ready(ready) => case.node.as_mut().unwrap().ready = ready,
+                Move::Faults(which) => {
+                    let now = case.node.as_ref().unwrap().boot.as_str().to_owned();
+                    case.faults = match which {
+                        0 => Vec::new(),
+                        1 => vec![fault("RESTART_BM", &now, minutes)],
+                        2 => vec![fault("COMPONENT_RESET", &now, minutes)],
+                        3 => vec![fault("NONE", &now, minutes)],
+                        4 => vec![fault("RESTART_BM", "b1", 0)],
+                        _ => vec![fault("RESTART_BM", "", minutes)],
+                    };
+                }
+                Move::Drain(done) => {
+                    let status = if done { DrainStatus::Drained } else { DrainStatus::Cancelled };
+                    case.incident.drain = Some(Drain { status, since: at(minutes) });
+                }
+                Move::Later(more) => minutes += more,
+                Move::Decide => {
+                    let (before, ordered) = (case.clone(), case.ordered.len());
+                    let decision = case.step(at(minutes));
+                    let was = before.incident.repair.as_ref().map(|r| r.status.clone());
+                    let running = was.as_ref().is_some_and(RepairStatus::is_under_way);
+                    if case.ordered.len() > ordered {
+                        prop_assert!(!running, "two at once");
+                        let drain = before.incident.drain.map(|d| d.status);
+                        prop_assert_eq!(drain, Some(DrainStatus::Drained));
+                        let present = &before.node.as_ref().unwrap().boot;
+                        let new = |f: &FaultFacts| f.boot.is_unknown() || f.boot == *present;
+                        prop_assert!(before.faults.iter().any(new), "all is covered");
+                        let of = |rung| case.past.iter().filter(move |p| p.rung == rung);
+                        let day = |p: &&PastAttempt| p.at > at(minutes - 24 * 60);
+                        let rung = case.ordered.last().unwrap().rung;
+                        prop_assert!(of(rung).filter(day).count() <= case.policy.max_attempts);
+                    }
+                    if let Some(order) = decision.order {
+                        prop_assert_eq!(was, Some(RepairStatus::Requested));
+                        prop_assert_eq!(case.ordered.last(), Some(&order));
+                    }
+                    if let Some(repair) = &case.incident.repair
+                        && repair.status.is_under_way()
+                    {
+                        let deadline = repair.attempt.as_ref().unwrap().deadline;
+                        prop_assert!(
+                            decision.wake_at.is_some_and(|wake| wake <= deadline.max(at(minutes))),
+                            "nobody looks again"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Records of the stages that follow the quarantine.
+
+use health_event::BootId;
+use health_event::incident::{
+    Attempt, Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, Effect, OperatorReason,
+    Repair, RepairFailure, RepairStatus, Rung,
+};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{BadRecord, bad};
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct DrainRecord {
+    status: DrainStatusRecord,
+    since: Timestamp,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "status", content = "detail")]
+enum DrainStatusRecord {
+    WaitingPaused,
+    WaitingFirstAction(Timestamp),
+    WaitingDryRun,
+    WaitingOtherDrainer,
+    WaitingOwnNode,
+    Draining {
+        immediate: Timestamp,
+        delete: Timestamp,
+        completion: Option<Timestamp>,
+    },
+    Drained,
+    Failed(String),
+    Cancelled,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct RepairRecord {
+    status: RepairStatusRecord,
+    since: Timestamp,
+    attempt: Option<AttemptRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "status", content = "detail")]
+enum RepairStatusRecord {
+    Planned(String),
+    Requested,
+    Running,
+    Unknown,
+    Succeeded,
+    FailedNoRebootObserved,
+    FailedRefused(String),
+    FailedObject(String),
+    FailedDeadline,
+    NeedsOperatorUnsupported(String),
+    NeedsOperatorExhausted(String),
+    NeedsOperatorStillOpen,
+    Cancelled,
+}
+
+#[derive(Serialize, Deserialize)]
+struct AttemptRecord {
+    number: u32,
+    rung: String,
+    action: String,
+    object: String,
+    force: bool,
+    boot_before: String,
+    requested_at: Timestamp,
+    deadline: Timestamp,
+    effect: EffectRecord,
+}
+
+#[derive(Serialize, Deserialize)]
+enum EffectRecord {
+    Pending,
+    Seen(Timestamp),
+    NotSeen,
+    Failed,
+}
+
+impl From<&Drain> for DrainRecord {
+    fn from(drain: &Drain) -> Self {
+        let status = match &drain.status {
+            DrainStatus::Waiting(DrainWait::Paused) => DrainStatusRecord::WaitingPaused,
+            DrainStatus::Waiting(DrainWait::FirstAction { until }) => {
+                DrainStatusRecord::WaitingFirstAction(*until)
+            }
+            DrainStatus::Waiting(DrainWait::DryRun) => DrainStatusRecord::WaitingDryRun,
+            DrainStatus::Waiting(DrainWait::OtherDrainer) => DrainStatusRecord::WaitingOtherDrainer,
+            DrainStatus::Waiting(DrainWait::OwnNode) => DrainStatusRecord::WaitingOwnNode,
+            DrainStatus::Draining(deadlines) => DrainStatusRecord::Draining {
+                immediate: deadlines.immediate,
+                delete: deadlines.delete,
+                completion: deadlines.completion,
+            },
+            DrainStatus::Drained => DrainStatusRecord::Drained,
+            DrainStatus::Failed(why) => DrainStatusRecord::Failed(why.as_str().to_owned()),
+            DrainStatus::Cancelled => DrainStatusRecord::Cancelled,
+        };
+        let since = drain.since;
+        Self { status, since }
+    }
+}
+
+impl TryFrom<DrainRecord> for Drain {
+    type Error = BadRecord;
+
+    fn try_from(record: DrainRecord) -> Result<Self, BadRecord> {
+        let status = match record.status {
+            DrainStatusRecord::WaitingPaused => DrainStatus::Waiting(DrainWait::Paused),
+            DrainStatusRecord::WaitingFirstAction(until) => {
+                DrainStatus::Waiting(DrainWait::FirstAction { until })
+            }
+            DrainStatusRecord::WaitingDryRun => DrainStatus::Waiting(DrainWait::DryRun),
+            DrainStatusRecord::WaitingOtherDrainer => DrainStatus::Waiting(DrainWait::OtherDrainer),
+            DrainStatusRecord::WaitingOwnNode => DrainStatus::Waiting(DrainWait::OwnNode),
+            DrainStatusRecord::Draining {
+                immediate,
+                delete,
+                completion,
+            } => DrainStatus::Draining(DrainDeadlines {
+                immediate,
+                delete,
+                completion,
+            }),
+            DrainStatusRecord::Drained => DrainStatus::Drained,
+            DrainStatusRecord::Failed(why) => DrainStatus::Failed(
+                DrainFailure::from_stored(&why).ok_or_else(|| bad("failure of a drain"))?,
+            ),
+            DrainStatusRecord::Cancelled => DrainStatus::Cancelled,
+        };
+        let since = record.since;
+        Ok(Self { status, since })
+    }
+}
+
+impl From<&Repair> for RepairRecord {
+    fn from(repair: &Repair) -> Self {
+        use RepairStatusRecord as Record;
+        let status = match &repair.status {
+            RepairStatus::Planned { rung } => Record::Planned(rung.as_str().to_owned()),
+            RepairStatus::Requested => Record::Requested,
+            RepairStatus::Running => Record::Running,
+            RepairStatus::Unknown => Record::Unknown,
+            RepairStatus::Succeeded => Record::Succeeded,
+            RepairStatus::Failed(RepairFailure::NoRebootObserved) => Record::FailedNoRebootObserved,
+            RepairStatus::Failed(RepairFailure::Refused(why)) => Record::FailedRefused(why.clone()),
+            RepairStatus::Failed(RepairFailure::Object(why)) => Record::FailedObject(why.clone()),
+            RepairStatus::Failed(RepairFailure::Deadline) => Record::FailedDeadline,
+            RepairStatus::NeedsOperator(OperatorReason::Unsupported { action }) => {
+                Record::NeedsOperatorUnsupported(action.clone())
+            }
+            RepairStatus::NeedsOperator(OperatorReason::Exhausted { rung }) => {
+                Record::NeedsOperatorExhausted(rung.as_str().to_owned())
+            }
+            RepairStatus::NeedsOperator(OperatorReason::StillOpen) => {
+                Record::NeedsOperatorStillOpen
+            }
+            RepairStatus::Cancelled => Record::Cancelled,
+        };
+        Self {
+            status,
+            since: repair.since,
+            attempt: repair.attempt.as_ref().map(|attempt| AttemptRecord {
+                number: attempt.number,
+                rung: attempt.rung.as_str().to_owned(),
+                action: attempt.action.clone(),
+                object: attempt.object.clone(),
+                force: attempt.force,
+                boot_before: attempt.boot_before.as_str().to_owned(),
+                requested_at: attempt.requested_at,
+                deadline: attempt.deadline,
+                effect: match attempt.effect {
+                    Effect::Pending => EffectRecord::Pending,
+                    Effect::Seen { at } => EffectRecord::Seen(at),
+                    Effect::NotSeen => EffectRecord::NotSeen,
+                    Effect::Failed => EffectRecord::Failed,
+                },
+            }),
+        }
+    }
+}
+
+impl TryFrom<RepairRecord> for Repair {
+    type Error = BadRecord;
+
+    fn try_from(record: RepairRecord) -> Result<Self, BadRecord> {
+        use RepairStatusRecord as Record;
+        let rung = |name: &str| Rung::from_name(name).ok_or_else(|| bad("rung of a repair"));
+        let status = match record.status {
+            Record::Planned(name) => RepairStatus::Planned { rung: rung(&name)? },
+            Record::Requested => RepairStatus::Requested,
+            Record::Running => RepairStatus::Running,
+            Record::Unknown => RepairStatus::Unknown,
+            Record::Succeeded => RepairStatus::Succeeded,
+            Record::FailedNoRebootObserved => RepairStatus::Failed(RepairFailure::NoRebootObserved),
+            Record::FailedRefused(why) => RepairStatus::Failed(RepairFailure::Refused(why)),
+            Record::FailedObject(why) => RepairStatus::Failed(RepairFailure::Object(why)),
+            Record::FailedDeadline => RepairStatus::Failed(RepairFailure::Deadline),
+            Record::NeedsOperatorUnsupported(action) => {
+                RepairStatus::NeedsOperator(OperatorReason::Unsupported { action })
+            }
+            Record::NeedsOperatorExhausted(name) => {
+                RepairStatus::NeedsOperator(OperatorReason::Exhausted { rung: rung(&name)? })
+            }
+            Record::NeedsOperatorStillOpen => {
+                RepairStatus::NeedsOperator(OperatorReason::StillOpen)
+            }
+            Record::Cancelled => RepairStatus::Cancelled,
+        };
+        let attempt = record.attempt.map(|attempt| {
+            Ok::<_, BadRecord>(Attempt {
+                number: attempt.number,
+                rung: rung(&attempt.rung)?,
+                action: attempt.action,
+                object: attempt.object,
+                force: attempt.force,
+                boot_before: BootId::new(&attempt.boot_before),
+                requested_at: attempt.requested_at,
+                deadline: attempt.deadline,
+                effect: match attempt.effect {
+                    EffectRecord::Pending => Effect::Pending,
+                    EffectRecord::Seen(at) => Effect::Seen { at },
+                    EffectRecord::NotSeen => Effect::NotSeen,
+                    EffectRecord::Failed => Effect::Failed,
+                },
+            })
+        });
+        Ok(Self {
+            status,
+            since: record.since,
+            attempt: attempt.transpose()?,
+        })
+    }
+}

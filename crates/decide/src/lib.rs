@@ -14,6 +14,7 @@ pub mod breaker;
 pub mod connector;
 pub mod drain;
 pub mod gone;
+pub mod janitor;
 pub mod quarantine;
 pub mod remediation;
 pub mod rules;

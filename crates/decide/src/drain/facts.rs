@@ -32,10 +32,6 @@ pub struct PodRef {
 
 /// One pod that is bound to the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a fact of its own, as read"
-)]
 pub struct PodFacts {
     /// Which.
     pub pod: PodRef,
@@ -142,6 +138,7 @@ pub enum Asked {
 
 /// Everything that one decision about one node looks at.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct View<'a> {
     /// The open incident.
     pub incident: &'a Incident,

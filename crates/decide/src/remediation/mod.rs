@@ -286,13 +286,18 @@ impl Look<'_> {
                 self.move_to(to, Reason::NothingLeft)
             }
             Plan::Covered => match status {
-                // What was repaired and is not closed still needs the person.
-                Some(RepairStatus::NeedsOperator(OperatorReason::StillOpen)) => Decision::default(),
-                Some(RepairStatus::Planned { .. } | RepairStatus::NeedsOperator(_)) => {
+                Some(RepairStatus::NeedsOperator(reason))
+                    if *reason != OperatorReason::StillOpen =>
+                {
                     self.move_to(RepairStatus::Cancelled, Reason::FaultsGone)
                 }
+                Some(RepairStatus::Planned { .. }) => {
+                    self.move_to(RepairStatus::Cancelled, Reason::FaultsGone)
+                }
+                // What was repaired and is not closed still needs the person.
                 Some(
-                    RepairStatus::Requested
+                    RepairStatus::NeedsOperator(_)
+                    | RepairStatus::Requested
                     | RepairStatus::Running
                     | RepairStatus::Unknown
                     | RepairStatus::Succeeded

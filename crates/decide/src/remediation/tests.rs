@@ -488,12 +488,7 @@ fn names_are_valid_and_different_for_any_node_name() {
     let label = "a".repeat(63);
     let long = [&*label, &*label, &*label, &"b".repeat(61)].join(".");
     let dotted = format!("{}.{}", "a".repeat(60), [&*label; 2].join("."));
-    for name in [
-        "n1",
-        &long,
-        &dotted,
-        &"x-".repeat(30).trim_end_matches('-').to_owned(),
-    ] {
+    for name in ["n1", &long, &dotted, "x-".repeat(30).trim_end_matches('-')] {
         let mut incident = Case::new(&[]).incident;
         incident.node = NodeName::new(name).unwrap();
         let names = [1, 2, u32::MAX].map(|number| object_name(&incident, number));

@@ -1,0 +1,438 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+
+fn at(minutes: i64) -> Timestamp {
+    let span = MINUTE * i32::try_from(minutes).unwrap();
+    later(Timestamp::UNIX_EPOCH, span)
+}
+
+fn policy() -> Policy {
+    Policy {
+        timeout: MINUTE * 25,
+        queue_timeout: MINUTE * 360,
+        no_reboot_after: MINUTE * 10,
+        ask_interval: SignedDuration::from_secs(15),
+        manual: false,
+    }
+}
+
+/// All that a view borrows, with a shell that keeps what is stored and written.
+#[derive(Clone)]
+struct Case {
+    object: RebootNode,
+    node: Node,
+    lock: Lock,
+    intent: Option<Intent>,
+    answer: Option<Answer>,
+    asked_at: Option<Timestamp>,
+    has_place: bool,
+    excluded: bool,
+    policy: Policy,
+    sent: u32,
+    ready: Option<Condition>,
+    signal: Option<Condition>,
+}
+
+fn seen(boot: &str, ready: bool) -> Node {
+    Node::Seen {
+        boot: BootId::new(boot),
+        ready,
+    }
+}
+
+impl Case {
+    fn new() -> Self {
+        Self {
+            object: RebootNode {
+                created_at: at(0),
+                force: false,
+                deleting: false,
+                started_at: None,
+                completed_at: None,
+                signal: Signal::Unknown,
+                says_manual: false,
+            },
+            node: seen("b1", true),
+            lock: Lock::NotKnown,
+            intent: None,
+            answer: None,
+            asked_at: None,
+            has_place: true,
+            excluded: false,
+            policy: policy(),
+            sent: 0,
+            ready: None,
+            signal: None,
+        }
+    }
+
+    fn decide(&self, now: Timestamp) -> Step {
+        let view = View {
+            object: &self.object,
+            node: &self.node,
+            lock: self.lock,
+            intent: self.intent.as_ref(),
+            answer: self.answer.as_ref(),
+            asked_at: self.asked_at,
+            has_place: self.has_place,
+            excluded: self.excluded,
+            policy: &self.policy,
+        };
+        decide(&view, now)
+    }
+
+    /// Does what was decided; the provider answers `answer` to a call.
+    fn step(&mut self, now: Timestamp, answer: &Answer) -> Step {
+        let step = self.decide(now);
+        match &step {
+            Step::Wait(_) => {}
+            Step::Lock => self.lock = Lock::Ours,
+            Step::Unlock => (self.lock, self.intent) = (Lock::NotKnown, None),
+            Step::Intend(boot) => {
+                self.intent = Some(Intent {
+                    boot_before: boot.clone(),
+                    at: now,
+                    fresh: true,
+                });
+            }
+            Step::Send { .. } => {
+                self.sent += 1;
+                self.intent.as_mut().unwrap().fresh = false;
+                self.answer = Some(answer.clone());
+            }
+            Step::Ask { .. } => {
+                self.asked_at = Some(now);
+                self.answer = Some(answer.clone());
+            }
+            Step::Write(change) => self.write(change),
+        }
+        step
+    }
+
+    fn write(&mut self, change: &StatusChange) {
+        let object = &mut self.object;
+        object.started_at = object.started_at.or(change.started_at);
+        assert!(object.completed_at.is_none(), "written after its end");
+        object.completed_at = change.completed_at;
+        object.says_manual |= change.manual;
+        if let Some(signal) = &change.signal {
+            object.signal = match signal.status {
+                Some(true) => Signal::Sent {
+                    request: signal.message.clone(),
+                },
+                Some(false) => Signal::Failed,
+                None => Signal::Unknown,
+            };
+            self.signal = Some(signal.clone());
+        }
+        self.ready = change.node_ready.clone().or_else(|| self.ready.take());
+    }
+
+    /// Until it waits; names of the steps.
+    fn run(&mut self, now: Timestamp, answer: &Answer) -> Vec<&'static str> {
+        let mut steps = Vec::new();
+        for _ in 0..20 {
+            steps.push(match self.step(now, answer) {
+                Step::Wait(_) => return steps,
+                Step::Lock => "lock",
+                Step::Unlock => "unlock",
+                Step::Intend(_) => "intend",
+                Step::Send { force: false } => "send",
+                Step::Send { force: true } => "send by force",
+                Step::Ask { .. } => "ask",
+                Step::Write(change) if change.completed_at.is_some() => "end",
+                Step::Write(_) => "write",
+            });
+        }
+        panic!("it never rests: {steps:?}");
+    }
+
+    /// Its process was killed, and another one knows what is stored and what stands on the object.
+    fn restart(&mut self) {
+        self.answer = None;
+        self.asked_at = None;
+        self.lock = Lock::NotKnown;
+        if let Some(intent) = &mut self.intent {
+            intent.fresh = false;
+        }
+    }
+
+    fn end(&self) -> (Option<bool>, &'static str) {
+        assert!(self.object.completed_at.is_some());
+        let ready = self.ready.as_ref().unwrap();
+        (ready.status, ready.reason)
+    }
+}
+
+fn sent() -> Answer {
+    Answer::Sent {
+        request: "r-7".to_owned(),
+    }
+}
+
+#[test]
+fn the_whole_course_of_a_reboot() {
+    let mut case = Case::new();
+    assert_eq!(
+        case.run(at(1), &sent()),
+        ["lock", "intend", "send", "write", "ask"]
+    );
+    assert_eq!(case.object.started_at, Some(at(1)));
+    assert_eq!(case.signal.as_ref().unwrap().message, "r-7");
+    let wait = later(at(1), case.policy.ask_interval);
+    assert_eq!(case.decide(at(1)), Step::Wait(Some(wait)));
+    let request = "r-7".to_owned();
+    assert_eq!(case.decide(at(2)), Step::Ask { request });
+    case.node = seen("b1", false);
+    assert_eq!(case.run(at(2), &Answer::NotDone), ["ask"]);
+    case.node = seen("b2", false);
+    assert_eq!(case.run(at(3), &Answer::Done), ["ask"]);
+    case.node = seen("b2", true);
+    assert_eq!(case.run(at(4), &Answer::Done), ["end", "unlock"]);
+    assert_eq!(case.end(), (Some(true), "Succeeded"));
+    assert_eq!(case.sent, 1);
+}
+
+#[test]
+fn force_is_passed_on() {
+    let mut case = Case::new();
+    case.object.force = true;
+    assert!(case.run(at(1), &sent()).contains(&"send by force"));
+}
+
+#[test]
+fn a_refusal_ends_it_and_a_lost_answer_is_never_sent_again() {
+    let mut refused = Case::new();
+    let answer = Answer::Refused("no such instance".to_owned());
+    let steps = refused.run(at(1), &answer);
+    assert_eq!(steps, ["lock", "intend", "send", "end", "unlock"]);
+    let signal = refused.signal.as_ref().unwrap();
+    assert_eq!((signal.status, signal.reason), (Some(false), "Failed"));
+    assert!(
+        signal
+            .message
+            .contains("failed to send reboot signal: no such instance")
+    );
+
+    let mut lost = Case::new();
+    let answer = Answer::Lost("Internal".to_owned());
+    assert_eq!(
+        lost.run(at(1), &answer),
+        ["lock", "intend", "send", "write"]
+    );
+    assert_eq!(lost.signal.as_ref().unwrap().reason, "OutcomeUnknown");
+    assert_eq!(lost.run(at(25), &answer), [""; 0]);
+    let mut late = lost.clone();
+    assert_eq!(late.run(at(26), &answer), ["end", "unlock"]);
+    assert_eq!(late.end(), (Some(false), "Timeout"));
+    lost.node = seen("b2", true);
+    assert_eq!(lost.run(at(2), &answer), ["end", "unlock"]);
+    assert_eq!(lost.end(), (Some(true), "Succeeded"));
+    assert_eq!((lost.sent, late.sent), (1, 1));
+}
+
+#[test]
+fn a_process_killed_around_the_call_does_not_send_again() {
+    for stop in 0..6 {
+        let mut case = Case::new();
+        for _ in 0..stop {
+            case.step(at(1), &sent());
+        }
+        case.restart();
+        case.run(at(2), &sent());
+        // The call went out before, or the intent alone was stored: nobody knows which.
+        let want = u32::from(stop != 2);
+        assert_eq!(case.sent, want, "killed after {stop} steps");
+        case.node = seen("b2", true);
+        case.run(at(3), &Answer::Done);
+        assert_eq!(case.end(), (Some(true), "Succeeded"));
+    }
+}
+
+#[test]
+fn done_in_the_same_boot_is_no_reboot() {
+    let mut case = Case::new();
+    case.run(at(1), &sent());
+    assert_eq!(
+        case.run(at(5), &Answer::Done),
+        ["ask"],
+        "it may be on its way"
+    );
+    assert_eq!(case.run(at(11), &Answer::Done), ["end", "unlock"]);
+    assert_eq!(case.end(), (Some(false), "NoRebootObserved"));
+    let mut not_done = Case::new();
+    not_done.run(at(1), &sent());
+    assert_eq!(not_done.run(at(11), &Answer::NotDone), ["ask"]);
+    let down = Answer::NotAsked("unavailable".to_owned());
+    assert_eq!(not_done.run(at(12), &down), ["ask"]);
+    assert_eq!(not_done.run(at(26), &down), ["end", "unlock"]);
+    assert_eq!(not_done.end(), (Some(false), "Timeout"));
+}
+
+#[test]
+fn every_state_has_an_end() {
+    // Nobody gives it the lock, a place, a node.
+    for change in [
+        (|case: &mut Case| case.lock = Lock::Others) as fn(&mut Case),
+        |case| case.has_place = false,
+        |case| case.node = Node::NotKnown,
+    ] {
+        let mut case = Case::new();
+        change(&mut case);
+        assert_eq!(case.decide(at(1)), Step::Wait(Some(at(360))));
+        case.run(at(360), &sent());
+        assert_eq!(case.end(), (Some(false), "Timeout"));
+        assert_eq!(case.sent, 0);
+    }
+    // The node is gone before and after the signal.
+    for before in [true, false] {
+        let mut case = Case::new();
+        if !before {
+            case.run(at(1), &sent());
+        }
+        case.node = Node::Missing;
+        case.run(at(2), &sent());
+        assert_eq!(case.end(), (Some(false), "NodeNotFound"));
+        assert_ne!(case.lock, Lock::Ours);
+    }
+}
+
+#[test]
+fn an_excluded_node_is_not_rebooted() {
+    let mut case = Case::new();
+    case.excluded = true;
+    assert_eq!(case.run(at(1), &sent()), ["end"]);
+    assert_eq!(case.end(), (Some(false), "NodeExcluded"));
+    // Once it may be sent it is followed.
+    let mut case = Case::new();
+    case.run(at(1), &sent());
+    case.excluded = true;
+    assert_eq!(case.run(at(2), &Answer::NotDone), ["ask"]);
+}
+
+#[test]
+fn in_manual_mode_a_person_sends_it() {
+    let mut case = Case::new();
+    case.policy.manual = true;
+    assert_eq!(case.run(at(1), &sent()), ["lock", "intend", "write"]);
+    assert!(case.object.says_manual);
+    case.restart();
+    assert_eq!(case.run(at(2), &sent()), [""; 0]);
+    case.object.signal = Signal::Sent {
+        request: String::new(),
+    };
+    assert_eq!(
+        case.run(at(3), &sent()),
+        [""; 0],
+        "the provider is never asked"
+    );
+    case.node = seen("b2", true);
+    assert!(case.run(at(4), &sent()).starts_with(&["end"]));
+    assert_eq!(case.end(), (Some(true), "Succeeded"));
+    let mut case = Case::new();
+    case.policy.manual = true;
+    case.run(at(1), &sent());
+    case.run(at(26), &sent());
+    assert_eq!(case.end(), (Some(false), "Timeout"));
+    assert!(case.ready.as_ref().unwrap().message.contains("nobody sent"));
+    assert_eq!(case.sent, 0);
+}
+
+#[test]
+fn an_object_that_goes_gives_the_lock_back() {
+    let mut case = Case::new();
+    case.run(at(1), &sent());
+    case.object.deleting = true;
+    assert_eq!(case.run(at(2), &sent()), ["unlock"]);
+    assert_eq!(case.decide(at(2)), Step::Wait(None));
+}
+
+fn any_answer() -> impl Strategy<Value = Answer> {
+    prop::sample::select(vec![
+        sent(),
+        Answer::Refused("r".to_owned()),
+        Answer::Lost("l".to_owned()),
+        Answer::Done,
+        Answer::NotDone,
+        Answer::NotAsked("n".to_owned()),
+    ])
+}
+
+#[derive(Debug, Clone)]
+enum Move {
+    Step,
+    Restart,
+    Boot,
+    Ready(bool),
+    Gone,
+    Later(i64),
+    Others(bool),
+}
+
+fn any_move() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        8 => Just(Move::Step),
+        1 => Just(Move::Restart),
+        1 => Just(Move::Boot),
+        1 => any::<bool>().prop_map(Move::Ready),
+        1 => Just(Move::Gone),
+        2 => (0_i64..20).prop_map(Move::Later),
+        1 => any::<bool>().prop_map(Move::Others),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: one signal at most, only under the lock and after a stored intent;
+    /// success only in another boot; an end at last.
+    #[test]
+    fn any_history(moves in prop::collection::vec((any_move(), any_answer()), 1..60), manual: bool) {
+        let mut case = Case::new();
+        case.policy.manual = manual;
+        let (mut minutes, mut boots, mut rebooted) = (0, 1, false);
+        for (next, mut answer) in moves {
+            match next {
+                Move::Step => {
+                    let before = case.clone();
+                    let is_send = matches!(before.decide(at(minutes)), Step::Send { .. });
+                    if !is_send && matches!(answer, Answer::Sent { .. } | Answer::Refused(_) | Answer::Lost(_)) {
+                        answer = Answer::NotDone;
+                    }
+                    if is_send && matches!(answer, Answer::Done | Answer::NotDone | Answer::NotAsked(_)) {
+                        answer = Answer::Lost("late".to_owned());
+                    }
+                    case.step(at(minutes), &answer);
+                    if is_send {
+                        prop_assert_eq!(before.lock, Lock::Ours);
+                        prop_assert!(before.intent.is_some_and(|i| i.fresh) && !manual);
+                    }
+                    prop_assert!(case.sent <= 1);
+                    if case.object.completed_at.is_some() && before.object.completed_at.is_none() {
+                        let succeeded = case.ready.as_ref().is_some_and(|r| r.status == Some(true));
+                        prop_assert!(!succeeded || rebooted);
+                    }
+                }
+                Move::Restart => case.restart(),
+                Move::Boot => {
+                    boots += 1;
+                    rebooted |= case.intent.is_some();
+                    case.node = seen(&format!("b{boots}"), true);
+                }
+                Move::Ready(ready) => case.node = seen(&format!("b{boots}"), ready),
+                Move::Gone => case.node = Node::Missing,
+                Move::Later(more) => minutes += more,
+                Move::Others(others) if case.lock != Lock::Ours => {
+                    case.lock = if others { Lock::Others } else { Lock::NotKnown };
+                }
+                Move::Others(_) => {}
+            }
+        }
+        minutes += 24 * 60;
+        for _ in 0..4 {
+            case.step(at(minutes), &Answer::NotDone);
+        }
+        prop_assert!(case.object.completed_at.is_some(), "it has no end");
+    }
+}

@@ -27,4 +27,5 @@ mod refused;
 mod registration;
 mod sent_again;
 mod setup;
+mod testbed;
 mod trust;

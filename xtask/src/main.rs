@@ -1,5 +1,6 @@
 //! Generators and checks of the repository: `cargo run -p xtask -- check`.
 
+mod literals;
 mod names;
 mod options;
 mod pages;

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 
+use crate::literals;
+
 /// What looks like an option in our texts and is none: files, and the store's own keys.
 const OTHERS: [&str; 12] = [
     "spool.id",
@@ -54,7 +56,7 @@ pub(crate) fn unknown(root: &Path) -> anyhow::Result<Vec<String>> {
             let text =
                 std::fs::read_to_string(&path).with_context(|| format!("reading {shown}"))?;
             let product = text.split("#[cfg(test)]").next().unwrap_or_default();
-            texts.push((shown, literals(product)));
+            texts.push((shown, literals::of(product)));
         }
     }
     for entry in std::fs::read_dir(root.join("docs")).context("reading docs")? {
@@ -120,26 +122,6 @@ fn is_known(keys: &BTreeSet<&str>, word: &str) -> bool {
         || controller::crash::POINTS.contains(&word)
 }
 
-/// The string literals of a source, one a line; comments are left out.
-fn literals(source: &str) -> String {
-    let lines = source.lines().map(str::trim_start);
-    let code: Vec<&str> = lines.filter(|line| !line.starts_with("//")).collect();
-    let code = code.join("\n").replace("'\"'", "").replace("\\\n", "");
-    let (mut text, mut inside, mut escaped) = (String::new(), false, false);
-    for c in code.chars() {
-        match c {
-            '"' if !escaped => {
-                inside = !inside;
-                text.push('\n');
-            }
-            c if inside => text.push(c),
-            _ => {}
-        }
-        escaped = c == '\\' && !escaped;
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,7 +130,7 @@ mod tests {
     fn an_option_that_does_not_exist_is_found_in_a_text_and_not_in_code() {
         let keys = keys("| store.path | `x` |\n| socket.uids | allowed |\n");
         let source = "let store.code = \"see store.path and store.pahts.\"; // store.comment\n";
-        let text = literals(source);
+        let text = literals::of(source);
         let named = named(&keys, &text);
         assert_eq!(named, ["store.path", "store.pahts"]);
         assert!(is_known(&keys, "store.path") && is_known(&keys, "spool.db"));

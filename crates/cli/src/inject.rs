@@ -197,12 +197,18 @@ pub fn run(args: &Args, options: &Options) -> Result<Exit, InjectError> {
             });
             writeln!(out, "{done}")
         }
-        Format::Text => writeln!(
-            out,
-            "{GREEN}{}: the agent has it safe{GREEN:#} ({millis} ms); end it with the same command \
-             and --healthy",
-            harmless(what.trim_end())
-        ),
+        Format::Text => {
+            let next = if args.healthy {
+                ""
+            } else {
+                "; end it with the same command and --healthy"
+            };
+            let what = harmless(what.trim_end());
+            writeln!(
+                out,
+                "{GREEN}{what}: the agent has it safe{GREEN:#} ({millis} ms){next}"
+            )
+        }
     };
     unless_gone(printed.and_then(|()| out.flush()))?;
     Ok(Exit::Clean)

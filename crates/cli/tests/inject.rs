@@ -101,6 +101,11 @@ fn an_event_says_what_the_flags_say_and_is_marked() {
         "{}",
         ran.out
     );
+    assert!(
+        ran.out
+            .trim_end()
+            .ends_with("; end it with the same command and --healthy")
+    );
     let batch = agent.told.lock().unwrap().pop().unwrap();
     let [event] = &batch.events[..] else {
         panic!("{batch:?}")
@@ -162,6 +167,8 @@ fn an_unknown_check_speaks_under_our_name_for_the_agents_own_node() {
         (&object["acknowledged"], &object["check"]),
         (&true.into(), &"FanWatch".into())
     );
+    let ended = inject(&socket, &["FanWatch", "--class", "Fan", "--healthy"]);
+    assert!(ended.out.trim_end().ends_with(" ms)"), "{}", ended.out);
     let batch = agent.told.lock().unwrap().pop().unwrap();
     let event = &batch.events[0];
     assert_eq!(

@@ -9,6 +9,10 @@ use k8s_api::names;
 
 use crate::kit::{Ran, program, warden};
 
+// Documentation of arguments is help, and every other comment is not.
+#[path = "../../../xtask/src/literals.rs"]
+mod literals;
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -26,7 +30,7 @@ fn literals() -> Vec<(PathBuf, String)> {
         .into_iter()
         .map(|path| {
             let source = std::fs::read_to_string(&path).unwrap();
-            (path, literals_of(&source))
+            (path, literals::of(&source))
         })
         .collect()
 }
@@ -40,26 +44,6 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
             files.push(path);
         }
     }
-}
-
-fn literals_of(source: &str) -> String {
-    let lines = source.lines().map(str::trim_start);
-    // Documentation of arguments is help, and every other comment is not.
-    let code: Vec<&str> = lines.filter(|line| !line.starts_with("//")).collect();
-    let code = code.join("\n").replace("'\"'", "").replace("\\\n", "");
-    let (mut text, mut inside, mut escaped) = (String::new(), false, false);
-    for c in code.chars() {
-        match c {
-            '"' if !escaped => {
-                inside = !inside;
-                text.push('\n');
-            }
-            c if inside => text.push(c),
-            _ => {}
-        }
-        escaped = c == '\\' && !escaped;
-    }
-    text
 }
 
 /// What the texts of this program say: its literals and its help.

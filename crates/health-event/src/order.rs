@@ -253,6 +253,22 @@ mod tests {
     }
 
     #[test]
+    fn what_passed_an_agent_counts_by_its_order_whatever_time_it_claims() {
+        let now: Timestamp = "2026-09-12T01:20:30Z".parse().unwrap();
+        let month_ago = now - jiff::SignedDuration::from_hours(30 * 24);
+        let stamp = |number: Option<&str>, at| Stamp {
+            order: number.map(|number| order(&format!("b/s/{number}"))),
+            at,
+        };
+        let boots = Boots::default();
+        let said = |first: Stamp, second: Stamp| second.compare(&first, &boots);
+        let through_an_agent = said(stamp(Some("1"), now), stamp(Some("2"), month_ago));
+        assert_eq!(through_an_agent, Ordering::Greater);
+        let by_itself = said(stamp(None, now), stamp(None, month_ago));
+        assert_eq!(by_itself, Ordering::Less);
+    }
+
+    #[test]
     fn order_survives_its_text_form() {
         for text in ["b1/01ARZ3NDEKTSV4RRFFQ69G5FAV/17", "/s/0"] {
             assert_eq!(order(text).to_string(), text);

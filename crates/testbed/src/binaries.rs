@@ -28,7 +28,8 @@ const SOURCES: [&[u8]; 3] = [
 pub(crate) fn locate(chosen: Option<&Path>) -> anyhow::Result<PathBuf> {
     let folder = match chosen {
         Some(folder) => folder.to_owned(),
-        None => match std::env::var_os(BINARIES_VARIABLE) {
+        // Empty counts as not set.
+        None => match std::env::var_os(BINARIES_VARIABLE).filter(|value| !value.is_empty()) {
             Some(folder) => PathBuf::from(folder),
             None => cache_folder()?,
         },

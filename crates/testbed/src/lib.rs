@@ -309,6 +309,12 @@ impl Testbed {
         self.write_kubeconfig(user, &Credential::Certificate(&certificate))
     }
 
+    /// Two ports on 127.0.0.1 that nothing else takes while the testbed runs, for programs that are
+    /// tried against it.
+    pub fn spare_ports(&self) -> [u16; 2] {
+        self.ports.spare()
+    }
+
     /// Where the API server listens: `https://127.0.0.1:<port>`.
     pub fn api_url(&self) -> String {
         format!("https://127.0.0.1:{}", self.ports.api_server())

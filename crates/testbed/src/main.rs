@@ -1,5 +1,7 @@
 //! Runs a control plane with simulated GPU nodes until Ctrl-C, for trying things by hand.
 
+mod next_steps;
+
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -40,7 +42,7 @@ async fn main() -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let begin = Instant::now();
-    writeln!(output, "starting with {} nodes ...", arguments.nodes)?;
+    writeln!(output, "starting (nodes: {}) ...", arguments.nodes)?;
     let start = Testbed::start(Options {
         nodes: arguments.nodes,
         fsync: arguments.fsync,
@@ -57,13 +59,8 @@ async fn main() -> anyhow::Result<()> {
     if arguments.keep {
         testbed.keep()?;
     }
-    writeln!(
-        output,
-        "ready after {:.1?}\n\n    export KUBECONFIG={}\n\nlogs: {}\nCtrl-C stops it",
-        begin.elapsed(),
-        testbed.kubeconfig().display(),
-        testbed.folder().join("log").display(),
-    )?;
+    let next = next_steps::prepare(&testbed, arguments.nodes).await?;
+    writeln!(output, "ready after {:.1?}\n{next}", begin.elapsed())?;
     let outcome = tokio::select! {
         ended = testbed::unasked_end() => Err(ended.into()),
         _ = interrupt.recv() => Ok(()),

@@ -11,9 +11,9 @@ use std::net::{Ipv4Addr, TcpListener};
 use anyhow::{Context as _, bail};
 
 const FIRST_PORT: u16 = 20_000;
-const BLOCK: u16 = 6;
+const BLOCK: u16 = 8;
 /// The last port is 31,999: the kernel's own range starts at 32,768 by default.
-const BLOCKS: u16 = 2_000;
+const BLOCKS: u16 = 1_500;
 
 /// A block of ports, held for as long as this value lives.
 #[derive(Debug)]
@@ -71,6 +71,10 @@ impl Ports {
     pub(crate) fn kwok(&self) -> u16 {
         self.first + 5
     }
+
+    pub(crate) fn spare(&self) -> [u16; 2] {
+        [self.first + 6, self.first + 7]
+    }
 }
 
 fn is_free(port: u16) -> bool {
@@ -84,6 +88,7 @@ mod tests {
     #[test]
     fn two_blocks_held_at_once_do_not_overlap() {
         let (one, two) = (Ports::take().unwrap(), Ports::take().unwrap());
-        assert!(one.kwok() < two.api_server() || two.kwok() < one.api_server());
+        let (end_of_one, end_of_two) = (one.spare()[1], two.spare()[1]);
+        assert!(end_of_one < two.api_server() || end_of_two < one.api_server());
     }
 }

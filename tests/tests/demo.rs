@@ -6,6 +6,7 @@ use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use e2e::nodes;
+use e2e::ring::Ring;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use rustix::process::{Pid, Signal, kill_process};
@@ -169,6 +170,14 @@ async fn two_demos_side_by_side_both_succeed_and_a_kept_one_can_be_looked_at() {
             "{command}: {output:?}"
         );
     }
+    // Nobody tells of nodes on which no agent is meant to run.
+    let status = pasted(&exports, "warden status --format json").await.stdout;
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+    for node in status["nodes"].as_array().unwrap() {
+        let is_played = ["gpu-00002", "gpu-00005"].contains(&node["name"].as_str().unwrap());
+        let quiet = node["open_faults"] == 0 && node["agent"] == "none";
+        assert!(is_played || quiet, "{node}");
+    }
     // The kubeconfig is whole: any client can read it.
     let kubeconfig = pasted(&exports, "cat $KUBECONFIG").await.stdout;
     let kubeconfig: serde_json::Value = serde_json::from_slice(&kubeconfig).unwrap();
@@ -180,6 +189,21 @@ async fn two_demos_side_by_side_both_succeed_and_a_kept_one_can_be_looked_at() {
     let (status, text) = kept.end(&programs).await;
     assert_eq!(status.code(), Some(0), "{text}");
     assert!(text.contains("everything was stopped"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_demo_that_waits_for_the_kernel_log_says_so_at_once() {
+    let ring = Ring::take().await.unwrap();
+    let mut demo = Demo::start(false);
+    demo.until("pods on them").await;
+    let told = tokio::time::timeout(Duration::from_secs(1), demo.until("Waiting: another test"));
+    told.await.expect("within a second");
+    let held = demo.until("fuser says who").await;
+    assert!(held.contains(Ring::lock_file().to_str().unwrap()), "{held}");
+    drop(ring);
+    demo.until("the kernel log to ourselves").await;
+    let (status, text) = demo.end(&[]).await;
+    assert!(status.success(), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -139,6 +139,9 @@ async fn a_write_refused_five_times_on_an_unchanged_node_is_an_error_with_its_na
         &[
             "The write that takes the node out is refused",
             "this node stays",
+            "[changed]",
+            "times in a row since",
+            "the next try is",
             "warden release obstinate",
         ],
     );

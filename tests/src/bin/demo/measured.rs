@@ -34,15 +34,14 @@ impl Times {
     }
 }
 
-/// When the agent had decoded the line: the moment in the event's id, a ULID, which the agent
-/// makes when it takes the event in. Whole milliseconds, so up to 1 ms less than it was.
-pub(crate) fn decoded_at(id: &str) -> anyhow::Result<Timestamp> {
-    let id: ulid::Ulid = id
-        .parse()
-        .with_context(|| format!("the event's id {id} is no ULID of the agent"))?;
-    Ok(Timestamp::from_millisecond(i64::try_from(
-        id.timestamp_ms(),
-    )?)?)
+/// When the agent had decoded the line about this GPU, by its log; none before it says so.
+pub(crate) fn decoded_at(log: &str, pci: &str) -> Option<Timestamp> {
+    let told = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_it = line["entities"].as_str()?.contains(pci);
+        is_it.then(|| line["decoded_at"].as_str()?.parse().ok())?
+    };
+    log.lines().rev().find_map(told)
 }
 
 /// The moment under `key` of a JSON object.

@@ -115,9 +115,9 @@ fn a_bad_configuration_tells_everything_and_exits_with_two() {
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     for part in [
-        "node_name",
-        "controller.url",
-        "kernel_log.source = \"syslog\"",
+        "node_name (--node-name, NODE_NAME) is missing",
+        "--controller = \"http://10.0.0.1:1/\"",
+        "--kernel-log = \"syslog\"",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -63,12 +63,12 @@ fn copy(from: &Path, to: &Path) {
 async fn a_kernel_line_that_is_read_again_after_its_reader_died_is_one_event() {
     let stage = Stage::shared().await;
     let mut machine = stage.machine_with("read-again", KernelLog::Pipe).await;
-    let (state, kept) = (
+    let (folder, kept) = (
         machine.agent.state(),
         machine.agent.state().with_extension("kept"),
     );
     machine.agent.kill();
-    copy(&state, &kept);
+    copy(&folder, &kept);
     machine.agent.revive().unwrap();
     let line =
         |bus: &str| format!("NVRM: Xid (PCI:0000:{bus}:00): 79, GPU has fallen off the bus.");
@@ -80,14 +80,14 @@ async fn a_kernel_line_that_is_read_again_after_its_reader_died_is_one_event() {
     until.await.unwrap();
 
     machine.agent.kill();
-    copy(&kept, &state);
+    copy(&kept, &folder);
     machine.agent.revive().unwrap();
     machine.agent.kernel_line(&line("5d")).unwrap();
-    let shown = machine
+    let node = machine
         .until(&stage.controller, "with both", shows(2))
         .await
         .unwrap();
-    for fault in shown["faults"].as_array().unwrap() {
+    for fault in node["faults"].as_array().unwrap() {
         assert_eq!(fault["count"], 1, "{fault:#}");
     }
     let stored = events(&stage.controller, "read-again").await.unwrap();

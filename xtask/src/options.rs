@@ -8,11 +8,13 @@ use anyhow::{Context, ensure};
 use crate::literals;
 
 /// What looks like an option in our texts and is none: files, and the store's own keys.
-const OTHERS: [&str; 12] = [
+const OTHERS: [&str; 13] = [
     "spool.id",
+    "spool.new",
     "spool.db",
     "spool.db-wal",
     "spool.db-shm",
+    "spool.new",
     "spool.damaged",
     "spool.damaged-wal",
     "spool.damaged-shm",

@@ -357,7 +357,9 @@ fn a_kernel_record_that_is_read_again_says_the_same_whatever_time_was_worked_out
     let said = |event: &HealthEvent| received_bytes(event.clone().into());
     let mut event = one(good()).unwrap().event;
     let mut again = event.clone();
-    again.generated_at = event.generated_at.map(|at| at + jiff::SignedDuration::from_micros(13));
+    again.generated_at = event
+        .generated_at
+        .map(|at| at + jiff::SignedDuration::from_micros(13));
     assert_ne!(said(&event), said(&again));
     for reading in [&mut event, &mut again] {
         reading.id = format!("{}boot:7:0", keys::KERNEL_RECORD_ID);

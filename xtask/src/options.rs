@@ -10,7 +10,6 @@ use crate::literals;
 /// What looks like an option in our texts and is none: files, and the store's own keys.
 const OTHERS: [&str; 13] = [
     "spool.id",
-    "spool.new",
     "spool.db",
     "spool.db-wal",
     "spool.db-shm",

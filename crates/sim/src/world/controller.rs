@@ -474,6 +474,10 @@ impl Site {
                 });
             }
         }
+        if self.stripped && *to == QuarantineStatus::Applying && !incident.marks.cordon {
+            // It can't be told from a person's uncordon whether this change was written.
+            self.refused = [None; 2];
+        }
         let cancelled = *to == QuarantineStatus::Releasing(CancelledByPerson)
             || (*to == QuarantineStatus::Closed(CancelledByPerson) && !releasing);
         // A hold is of the machine; what another machine has under this name is not refused.

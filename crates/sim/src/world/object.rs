@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use decide::quarantine::{Annotation, CordonOwner, TaintRead};
 use health_event::incident::{IncidentFault, Marks, QuarantineStatus, Taint};
+use k8s_api::AppliedTaint;
 
 use super::cluster::{Cordon, LABELS, Node, OURS, Others};
 use super::setup::{COOPERATOR, boot_id, registered};
@@ -179,7 +180,8 @@ impl Site {
     /// Whether a taint like ours that somebody puts on now is ours, for all that anybody can tell:
     /// our annotations list it; or those went without the controller's doing (somebody took them off,
     /// or a write of a process that lost its store) and the open incident still knows of it, or the
-    /// node's cache will open one by them; or a write that is under way takes it off.
+    /// node's cache will open one by them; or a write that is under way takes it off, or says so
+    /// without putting it on.
     pub(super) fn claims_taint(&self, taint: &Taint) -> bool {
         if self.node.as_ref().is_some_and(|node| node.mark().is_some()) {
             return true;
@@ -203,7 +205,12 @@ impl Site {
             || adopts
             || sent.any(|write| {
                 let tested = write.test.taints.iter().flatten().any(|list| has(list));
-                tested && write.taints.as_ref().is_some_and(|list| !has(list))
+                let takes = tested && write.taints.as_ref().is_some_and(|list| !has(list));
+                let listed = write.annotations.get(&Annotation::AppliedTaints);
+                let says = listed.and_then(|text| AppliedTaint::parse_list(text.as_deref()?).ok());
+                let mut says = says.into_iter().flatten();
+                let says = says.any(|a| a.taint == *taint && !a.pre_existing);
+                takes || (write.taints.is_none() && says)
             })
     }
 
@@ -223,12 +230,13 @@ impl Site {
     fn note_strip(&mut self, setup: &Setup) {
         self.stripped = true;
         let known = self.incident.as_ref().is_some_and(|i| i.marks_observed);
-        // Nor does one that was to lift the cordon know that it was a person who did.
-        let lifts = self
-            .incident
-            .as_ref()
-            .is_some_and(|i| i.quarantine == QuarantineStatus::Applying && !i.marks.cordon);
-        if !known || lifts || self.in_flight.is_some() || !self.late.is_empty() {
+        // Nor, in the midst of a change, whose doing it is that there is no cordon, unless it has seen
+        // one and wants one.
+        let unseen = self.incident.as_ref().is_some_and(|i| {
+            let seen = i.marks_before.as_ref().is_none_or(|before| before.cordon);
+            i.quarantine == QuarantineStatus::Applying && !(seen && i.marks.cordon)
+        });
+        if !known || unseen || self.in_flight.is_some() || !self.late.is_empty() {
             self.refused = [None; 2];
         }
         // What the controller has never seen under its mark may be anybody's from now on.

@@ -78,6 +78,16 @@ impl OnNode {
         let before = incident.marks_before.as_ref().unwrap_or(&incident.marks);
         match found.carries(incident) {
             Some(version) if version == incident.version => found.add(&incident.marks),
+            // A mark that is there again after we began to leave is of a late write, which says itself
+            // what it brought.
+            Some(_) if matches!(incident.quarantine, QuarantineStatus::Releasing(_)) => {
+                let said = found.taints.clone();
+                found.add(before);
+                found
+                    .taints
+                    .retain(|a| !said.iter().any(|s| s.taint == a.taint));
+                found.taints.extend(said);
+            }
             Some(_) if incident.marks_observed => found.add(before),
             None if incident.quarantine.is_out() && incident.marks_observed => {
                 found.add(before);

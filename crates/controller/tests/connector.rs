@@ -70,11 +70,16 @@ async fn a_condition_follows_its_faults_and_is_listed() {
 async fn foreign_conditions_stay_and_what_no_check_speaks_for_goes() {
     let cluster = Cluster::with_nodes(&["c-foreign"]).await;
     let folder = tempfile::tempdir().unwrap();
+    let one = |kind: &str, status: &str, message: &str| json!({ "type": kind, "status": status, "reason": "r", "message": message });
     let foreign = json!({
-        "metadata": { "annotations": { "warden.dev/conditions": r#"["Retired"]"# } },
+        "metadata": { "annotations": {
+            "warden.dev/conditions": r#"["Forgotten","Retired","Silent"]"#
+        } },
         "status": { "conditions": [
-            { "type": "KernelDeadlock", "status": "False", "reason": "r", "message": "npd" },
-            { "type": "Retired", "status": "True", "reason": "RetiredIsNotHealthy", "message": "m;" },
+            one("KernelDeadlock", "False", "npd"),
+            one("Retired", "True", "m;"),
+            one("Silent", "False", "No Health Failures"),
+            one("Forgotten", "True", "m;"),
         ] },
     });
     let params = PatchParams::default();
@@ -83,12 +88,24 @@ async fn foreign_conditions_stay_and_what_no_check_speaks_for_goes() {
         .patch_status("c-foreign", &params, &Patch::Strategic(foreign))
         .await
         .unwrap();
-    let controller = start(&cluster, &folder).await;
-    let gone = |node: &Node| condition(node, "Retired").is_none();
+    let retired = r#"
+[ingest]
+retired_checks = ["gone/Retired"]
+"#;
+    let config = format!("{OBSERVE}{retired}");
+    let controller = Controller::start_with(&cluster, folder.path(), &config).await;
+    let gone = |node: &Node| {
+        ["Retired", "Silent"]
+            .iter()
+            .all(|kind| condition(node, kind).is_none())
+    };
     let node = cluster
-        .until("c-foreign", "the retired check's condition to go", gone)
+        .until("c-foreign", "what nobody speaks for to go", gone)
         .await;
-    assert_eq!(annotation(&node, "warden.dev/conditions"), Some("[]"));
+    // The store is new: that nobody has said what is wrong does not make it well.
+    assert_eq!(condition(&node, "Forgotten"), Some(("True", "m;")));
+    let listed = annotation(&node, "warden.dev/conditions");
+    assert_eq!(listed, Some(r#"["Forgotten"]"#));
     controller
         .append(fatal("c-foreign", "KernelDeadlock", "0"))
         .await;
@@ -98,6 +115,43 @@ async fn foreign_conditions_stay_and_what_no_check_speaks_for_goes() {
     let node = cluster.until("c-foreign", "our own condition", ours).await;
     assert_eq!(condition(&node, "KernelDeadlock"), Some(("False", "npd")));
     assert_eq!(condition(&node, "Ready").unwrap().0, "True");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_lost_store_a_condition_stays_until_its_check_speaks() {
+    let cluster = Cluster::with_nodes(&["c-lost"]).await;
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let controller = start(&cluster, &first).await;
+    let (bad, other) = (
+        fatal("c-lost", "Thermal", "0"),
+        fatal("c-lost", "Other", "0"),
+    );
+    controller.append(bad.clone()).await;
+    let ill = |node: &Node| condition(node, "Thermal").is_some_and(|(status, _)| status == "True");
+    cluster.until("c-lost", "ill", ill).await;
+    controller.kill().await;
+
+    let controller = start(&cluster, &second).await;
+    controller.append(other.clone()).await;
+    let told = |node: &Node| condition(node, "Other").is_some();
+    let node = cluster.until("c-lost", "another fault", told).await;
+    assert!(ill(&node), "nobody said that it is over");
+    // Another node's check of that name says nothing of this one.
+    controller
+        .append(healthy(&fatal("elsewhere", "Thermal", "0")))
+        .await;
+    controller.append(healthy(&other)).await;
+    let well = |node: &Node, kind: &str| {
+        condition(node, kind).is_some_and(|(status, _)| status == "False")
+    };
+    let node = cluster
+        .until("c-lost", "the other well", |node| well(node, "Other"))
+        .await;
+    assert!(ill(&node), "nobody said that it is over");
+    controller.append(healthy(&bad)).await;
+    cluster
+        .until("c-lost", "well", |node| well(node, "Thermal"))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

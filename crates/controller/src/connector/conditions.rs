@@ -33,6 +33,8 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// server a repetition of the loser, and a cordon must not be the loser: it was 6 ms late. A cordon
 /// is answered within 15 ms in nine of ten cases.
 const STAND_BACK: Duration = Duration::from_millis(20);
+/// Closed faults of a node that are looked at: those that closed last.
+const CLOSED: usize = 1_024;
 /// Name of the module.
 pub(super) const MODULE: &str = "connector";
 
@@ -165,11 +167,24 @@ impl Conditions {
         let mut faults: Vec<_> = ours.cloned().map(facts::fault_entry).collect();
         faults.extend(self.refusal(node)?);
         let agent = self.context.reports.agent(&node.name)?;
+        let (conditions, listed) = (facts::conditions(node), facts::listed(node));
+        let mut known: BTreeSet<String> = self.healthy.retired();
+        known.extend(stored.iter().map(|fault| fault.id.scope.check_name.clone()));
+        // Only where something stands that no open fault explains: it is seldom asked for.
+        let stands = |kind: &String| conditions.get(kind).is_some_and(|c| c.is_true);
+        if listed
+            .iter()
+            .any(|kind| stands(kind) && !known.contains(kind))
+        {
+            let closed = self.context.store.closed_faults(&node.name, CLOSED)?;
+            known.extend(closed.into_iter().map(|fault| fault.id.scope.check_name));
+        }
         let view = View {
-            conditions: &facts::conditions(node),
-            listed: &facts::listed(node),
+            conditions: &conditions,
+            listed: &listed,
             faults: &faults,
             healthy: &self.healthy.about(&node.name),
+            known: &known,
             configured: &self.healthy.configured(),
             reference_types: &self.reference_types,
             reference_runs: self.reference.runs(),

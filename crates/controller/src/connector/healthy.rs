@@ -80,6 +80,12 @@ impl Healthy {
             .remove(node);
     }
 
+    /// Checks that no longer exist.
+    pub(super) fn retired(&self) -> BTreeSet<String> {
+        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        said.retired.clone()
+    }
+
     /// Checks that exist: those that we know, and those that spoke.
     pub(super) fn configured(&self) -> BTreeSet<String> {
         let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);

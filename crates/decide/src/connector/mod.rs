@@ -6,7 +6,9 @@
 //! the message that stands on the node.
 //!
 //! # Invariants (`tests`)
-//! - A check of which nothing is known is not written: the first write is what is known.
+//! - A check of which nothing is known is not written: the first write is what is known. What says
+//!   that something is wrong stays until somebody knows better: a store that was lost knows nothing
+//!   of senders that have not spoken since.
 //! - Kubernetes' own condition types, and types on the node that neither we nor the reference
 //!   write, are never touched. The reference's are left alone while it runs.
 //! - At most [`OWN_CONDITIONS`] conditions, and [`OWN_CONDITION_BYTES`] of their names, are of checks
@@ -107,6 +109,9 @@ pub struct View<'a> {
     /// Checks of which something healthy is known, and when it was last said. A check that is
     /// neither here nor in `faults` is unknown: nothing is written about it.
     pub healthy: &'a BTreeMap<String, Timestamp>,
+    /// Checks of which the store knows a fault on this node, open or closed, or that are retired: it
+    /// is known why no fatal one is open.
+    pub known: &'a BTreeSet<String>,
     /// Checks that exist (an enabled detector, or a sender that still speaks): listed types
     /// without an open fault that are not among them go.
     pub configured: &'a BTreeSet<String>,
@@ -261,6 +266,9 @@ fn more_faults(at: Timestamp) -> Condition {
 
 fn without_fault(view: &View<'_>, kind: &str, now: Timestamp) -> Wanted {
     let is_listed = view.listed.contains(kind);
+    if is_listed && may_hold(view, kind) {
+        return Wanted::Nothing;
+    }
     if !view.configured.contains(kind) {
         return if is_listed {
             Wanted::Remove
@@ -278,6 +286,15 @@ fn without_fault(view: &View<'_>, kind: &str, now: Timestamp) -> Wanted {
         None if stands => Wanted::Set(healthy(kind, now)),
         None => Wanted::Nothing,
     }
+}
+
+/// Whether what we once wrote says that something is wrong, and nobody knows better: neither a healthy
+/// word, nor a detector that has looked, nor the end of a fault.
+fn may_hold(view: &View<'_>, kind: &str) -> bool {
+    let own = kind == MORE_FAULTS || kind == OTHER_QUARANTINE;
+    let says = view.conditions.get(kind).is_some_and(|c| c.is_true);
+    let is_known = view.known.contains(kind) || view.settled.contains(kind);
+    says && !own && !is_known && !view.healthy.contains_key(kind)
 }
 
 /// Whether a condition of this type, if it is there, is the reference's, which is gone, and our own

@@ -206,6 +206,7 @@ struct Node {
     listed: BTreeSet<String>,
     faults: Vec<FaultEntry>,
     healthy: BTreeMap<String, Timestamp>,
+    known: BTreeSet<String>,
     configured: BTreeSet<String>,
     reference_types: BTreeSet<String>,
     reference_runs: bool,
@@ -219,6 +220,7 @@ impl Node {
             listed: &self.listed,
             faults: &self.faults,
             healthy: &self.healthy,
+            known: &self.known,
             configured: &self.configured,
             reference_types: &self.reference_types,
             reference_runs: self.reference_runs,
@@ -229,6 +231,9 @@ impl Node {
 
     /// Writes what is decided; a second decision must have nothing to add.
     fn run(&mut self) -> StatusWrite {
+        // The store remembers what was open.
+        self.known
+            .extend(self.faults.iter().map(|fault| fault.check.clone()));
         let write = self.decide();
         for condition in &write.set {
             let read = ConditionRead {
@@ -276,6 +281,41 @@ fn with_fault() -> Node {
         faults: vec![fault(1, "GPU 0", "79", "m", RecommendedAction::RestartBm)],
         configured: BTreeSet::from(["Check".to_owned()]),
         ..Node::default()
+    }
+}
+
+#[test]
+fn what_a_store_that_was_lost_does_not_know_stays_until_somebody_knows_better() {
+    let mut written = with_fault();
+    written.run();
+    for configured in [true, false] {
+        let lost = || {
+            let mut node = Node {
+                conditions: written.conditions.clone(),
+                listed: written.listed.clone(),
+                ..Node::default()
+            };
+            node.configured
+                .extend(configured.then(|| "Check".to_owned()));
+            node
+        };
+        assert!(lost().decide().is_empty(), "nobody said that it is over");
+        let mut said = lost();
+        said.healthy.insert("Check".to_owned(), at(7));
+        let mut looked = lost();
+        looked.settled.insert("Check".to_owned());
+        let mut ended = lost();
+        ended.known.insert("Check".to_owned());
+        for mut node in [said, looked, ended] {
+            node.run();
+            let want = configured.then_some((false, "CheckIsHealthy"));
+            assert_eq!(node.says("Check"), want);
+        }
+        // What says that all is well is no loss.
+        let mut well = lost();
+        well.conditions.get_mut("Check").unwrap().is_true = false;
+        well.run();
+        assert_eq!(well.says("Check").is_some(), configured);
     }
 }
 

@@ -106,6 +106,25 @@ pub enum WriteError {
     /// then a repeated append is found to be a duplicate.
     #[error("event store: writing failed: {0}; it is tried again with the next write")]
     Storage(String),
+    /// A file of the store is no longer there under its name: nothing written now would last.
+    #[error(
+        "event store: {path} was removed or replaced while it was open: what is written now would be \
+         lost, so that nothing is acknowledged any more, and the process ends. Started again, it opens \
+         what lies there, or makes a new store, which marks on nodes and agents' reports rebuild"
+    )]
+    Lost {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another instance put its mark into the store's folder, on a network file system.
+    #[error(
+        "event store {dir}: another instance has put its mark there and writes now, so that this \
+         process writes no more, and ends. Stop one of the two, or give each a folder of its own"
+    )]
+    TakenOver {
+        /// Folder of the store.
+        dir: PathBuf,
+    },
     /// The store was closed.
     #[error("event store is closed")]
     Closed,
@@ -141,12 +160,28 @@ pub enum WriteError {
 }
 
 impl WriteError {
+    /// Whether this store takes no write any more, whatever is done about it: only another opening
+    /// helps.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Lost { .. } | Self::TakenOver { .. } | Self::Closed => true,
+            Self::Busy
+            | Self::DiskFull { .. }
+            | Self::Storage(_)
+            | Self::Fenced { .. }
+            | Self::Stale { .. }
+            | Self::AnotherOpen { .. } => false,
+        }
+    }
+
     /// For metrics.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Busy => "store_busy",
             Self::DiskFull { .. } => "store_disk_full",
             Self::Storage(_) => "store_failed",
+            Self::Lost { .. } => "store_lost",
+            Self::TakenOver { .. } => "store_taken_over",
             Self::Closed => "store_closed",
             Self::Fenced { .. } => "fenced",
             Self::Stale { .. } => "stale",

@@ -29,6 +29,7 @@ mod encode;
 mod error;
 mod facts;
 mod fold;
+mod footing;
 mod ledger;
 mod options;
 mod queue;

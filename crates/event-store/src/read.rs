@@ -11,6 +11,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
 use crate::codec::from_nanos;
 use crate::error::ReadError;
 use crate::facts::Facts;
+use crate::footing::free_bytes;
 use crate::ledger::boots_from;
 use crate::records;
 use crate::retention::live_bytes;
@@ -24,7 +25,6 @@ use crate::types::{
     AssertedFault, Consumer, IncidentFilter, LastOrder, Machine, Stats, StoredEvent, StoredFault,
     StoredTransition, TransitionsOf,
 };
-use crate::writer::free_bytes;
 
 /// Read connections that are kept; more are opened under load and closed after use.
 const KEPT: usize = 4;

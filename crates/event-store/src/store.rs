@@ -9,7 +9,8 @@ use health_event::{BootId, CloseCause, FaultId, NodeName};
 use jiff::Timestamp;
 
 use crate::checkpoint::Checkpointer;
-use crate::error::OpenError;
+use crate::error::{OpenError, WriteError};
+use crate::footing::Footing;
 use crate::options::Options;
 use crate::queue::{Job, Queue};
 use crate::read::Readers;
@@ -78,6 +79,7 @@ struct Inner {
     queue: Arc<Queue>,
     shared: Arc<Shared>,
     readers: Readers,
+    footing: Arc<Footing>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -105,6 +107,7 @@ impl EventStore {
             Arc::clone(&shared),
             checkpointer,
         )?;
+        let footing = writer.footing();
         let jobs = Arc::clone(&queue);
         let thread = std::thread::Builder::new()
             .name("event-store".to_owned())
@@ -122,6 +125,7 @@ impl EventStore {
                 queue,
                 shared,
                 readers: Readers::new(path),
+                footing,
                 writer: Mutex::new(Some(thread)),
             }),
         })
@@ -130,6 +134,19 @@ impl EventStore {
     /// Writes what waits, then closes; later writes answer [`crate::WriteError::Closed`].
     pub fn close(&self) {
         self.inner.close();
+    }
+
+    /// Whether an event would be taken in now. Looks at the files and their disk, so that it may
+    /// block as they do; for a timer of the owner, who hears of it without a write then.
+    ///
+    /// # Errors
+    /// [`WriteError::DiskFull`] and [`WriteError::Storage`] until that is over; what
+    /// [`WriteError::is_final`] for good.
+    pub fn footing(&self) -> Result<(), WriteError> {
+        let footing = &self.inner.footing;
+        footing.look()?;
+        let why = footing.shortage().or_else(|| footing.failing());
+        why.map_or(Ok(()), Err)
     }
 
     /// Id that the store got when it was made: another id means that the store was lost.
@@ -387,7 +404,6 @@ mod tests {
     use health_event::{HealthEvent, Sender, Subject};
 
     use super::*;
-    use crate::error::WriteError;
     use crate::types::{Fingerprint, NewEvent};
 
     fn event() -> NewEvent {
@@ -430,12 +446,13 @@ mod tests {
             assert!(Instant::now() < deadline, "it still writes");
         }
         let kept = std::fs::read(dir.path().join("store.db")).unwrap();
-        assert_eq!(put("after"), Err(WriteError::Closed));
-        assert_eq!(store.append(vec![event()]).wait(), Err(WriteError::Closed));
-        assert_eq!(
-            store.set_fencing(fencing + 1).wait(),
-            Err(WriteError::Closed)
-        );
+        let over = WriteError::TakenOver {
+            dir: dir.path().to_owned(),
+        };
+        assert_eq!(put("after"), Err(over.clone()));
+        assert_eq!(store.append(vec![event()]).wait(), Err(over.clone()));
+        assert_eq!(store.set_fencing(fencing + 1).wait(), Err(over.clone()));
+        assert_eq!(store.footing(), Err(over));
         assert_eq!(store.state_get("before").unwrap(), Some(Vec::new()));
         assert_eq!(store.state_get("after").unwrap(), None);
         store.close();

@@ -10,6 +10,7 @@ use rusqlite::{Connection, ErrorCode};
 use crate::changes::Done;
 use crate::checkpoint::{self, Checkpointer};
 use crate::error::{OpenError, WriteError};
+use crate::footing::{Footing, free_bytes};
 use crate::ledger::Ledger;
 use crate::options::Options;
 use crate::queue::{Job, Queue};
@@ -27,7 +28,7 @@ pub(crate) struct Writer {
     shared: Arc<Shared>,
     checkpointer: Checkpointer,
     mark: Option<Mark>,
-    taken_over: bool,
+    footing: Arc<Footing>,
     _lock: std::fs::File,
 }
 
@@ -43,8 +44,10 @@ impl Writer {
             path: opened.path.clone(),
             source,
         };
+        let reserve = options.reserve;
         let mut ledger = Ledger::load(&opened.connection, options).map_err(sqlite)?;
         ledger.rename_checks(&opened.connection).map_err(sqlite)?;
+        let footing = Footing::new(&dir, &opened.path, &opened.lock, reserve)?;
         Ok(Self {
             connection: opened.connection,
             ledger,
@@ -52,9 +55,14 @@ impl Writer {
             shared,
             checkpointer,
             mark: opened.mark,
-            taken_over: false,
+            footing: Arc::new(footing),
             _lock: opened.lock,
         })
+    }
+
+    /// What it stands on.
+    pub(crate) fn footing(&self) -> Arc<Footing> {
+        Arc::clone(&self.footing)
     }
 
     /// Runs until the queue is closed and empty.
@@ -76,16 +84,18 @@ impl Writer {
                 turn = turn.or(Some(now + TURN));
             }
             if let Some(mark) = &mut self.mark
-                && !self.taken_over
+                && self.footing.over().is_none()
                 && !mark.keep()
             {
                 tracing::error!(dir = %self.dir.display(), "another instance uses this event store");
-                self.taken_over = true;
+                let dir = self.dir.clone();
+                self.footing.end(WriteError::TakenOver { dir });
             }
             self.group(jobs);
             self.catch_up();
         }
-        if let Some(mark) = self.mark.as_ref().filter(|_| !self.taken_over) {
+        let over = self.footing.over().is_some();
+        if let Some(mark) = self.mark.as_ref().filter(|_| !over) {
             mark.remove();
         }
     }
@@ -105,27 +115,36 @@ impl Writer {
             return;
         }
         match self.commit(&jobs) {
-            Ok(done) => {
-                for (job, done) in jobs.into_iter().zip(done) {
-                    job.answer(done);
-                }
-            }
+            Ok(done) => self.answer(jobs, done),
             Err(error) => self.one_by_one(jobs, &error),
         }
     }
 
-    /// Events are refused while the disk is short of space, everything once another instance has
-    /// taken the store over.
+    /// After a commit. It is durable only while the files are there under their names: what was
+    /// committed into a file that is removed goes with the process, and is not acknowledged.
+    fn answer(&self, jobs: Vec<Job>, done: Vec<Done>) {
+        match self.footing.look() {
+            Ok(()) => {
+                for (job, done) in jobs.into_iter().zip(done) {
+                    job.answer(done);
+                }
+            }
+            Err(lost) => jobs.into_iter().for_each(|job| job.refuse(lost.clone())),
+        }
+    }
+
+    /// Events are refused while the disk is short of space, everything once the store was lost or
+    /// another instance has taken it over.
     fn refuse_some(&self, jobs: Vec<Job>) -> Vec<Job> {
         let full = jobs
             .iter()
             .any(Job::is_append)
-            .then(|| self.shortage())
+            .then(|| self.footing.shortage())
             .flatten();
         let mut kept = Vec::with_capacity(jobs.len());
         for job in jobs {
-            if self.taken_over {
-                job.refuse(WriteError::Closed);
+            if let Some(over) = self.footing.over() {
+                job.refuse(over.clone());
             } else if let Some(shortage) = full.as_ref().filter(|_| job.is_append()) {
                 job.refuse(shortage.clone());
             } else {
@@ -133,16 +152,6 @@ impl Writer {
             }
         }
         kept
-    }
-
-    fn shortage(&self) -> Option<WriteError> {
-        let reserve = self.ledger.options.reserve;
-        match free_bytes(&self.dir) {
-            Ok(free) if free >= reserve => None,
-            Ok(free) => Some(WriteError::DiskFull { free, reserve }),
-            // Unknown is not full: the write itself will tell.
-            Err(_) => None,
-        }
     }
 
     /// One transaction for all; nothing is answered before it is durable.
@@ -160,6 +169,7 @@ impl Writer {
             }
             return result;
         }
+        self.footing.wrote(None);
         self.checkpointer.committed();
         let commit = self.ledger.committed();
         self.shared.publish(&commit, self.ledger.counters);
@@ -197,23 +207,23 @@ impl Writer {
                 continue;
             }
             match self.commit(std::slice::from_ref(&job)) {
-                Ok(done) => {
-                    let done = done.into_iter().next();
-                    job.answer(done.unwrap_or(Done::Refused(WriteError::Closed)));
-                }
+                Ok(done) => self.answer(vec![job], done),
                 Err(error) => job.refuse(self.refusal(&error)),
             }
         }
     }
 
     fn refusal(&self, error: &rusqlite::Error) -> WriteError {
-        if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
-            return WriteError::DiskFull {
+        let refusal = if error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
+            WriteError::DiskFull {
                 free: free_bytes(&self.dir).unwrap_or(0),
                 reserve: self.ledger.options.reserve,
-            };
-        }
-        WriteError::Storage(error.to_string())
+            }
+        } else {
+            WriteError::Storage(error.to_string())
+        };
+        self.footing.wrote(Some(refusal.clone()));
+        refusal
     }
 
     fn catch_up(&self) {
@@ -239,10 +249,4 @@ impl Drop for Abandon<'_> {
     fn drop(&mut self) {
         self.0.abandon();
     }
-}
-
-/// Bytes that an unprivileged process may still write there.
-pub(crate) fn free_bytes(dir: &std::path::Path) -> std::io::Result<u64> {
-    let stat = rustix::fs::statvfs(dir)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

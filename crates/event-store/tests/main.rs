@@ -9,6 +9,7 @@
 mod append;
 mod crash;
 mod faults;
+mod footing;
 mod gone;
 mod opening;
 mod renamed;

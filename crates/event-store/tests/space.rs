@@ -94,12 +94,17 @@ fn below_the_reserve_events_are_refused_and_other_writes_are_not() {
     let Some(disk) = Small::mount(32) else { return };
     let store = store_with(&disk.0, 4 << 20);
     send(&store, fault(1, "79"));
+    assert_eq!(store.footing(), Ok(()));
     let ballast = disk.fill(2 << 20);
+    let told = store.footing().unwrap_err();
+    assert!(!told.is_final(), "{told}");
     let refused = store.append(vec![fault(2, "48")]).wait().unwrap_err();
+    assert_eq!(told.code(), refused.code());
     assert!(matches!(refused, WriteError::DiskFull { free, .. } if free <= 2 << 20));
     store.set_fencing(3).wait().unwrap();
     store.state_put("k", vec![1], 3).wait().unwrap();
     std::fs::remove_file(ballast).unwrap();
+    assert_eq!(store.footing(), Ok(()));
     assert_eq!(send(&store, fault(2, "48")).outcome, Outcome::Stored(2));
 }
 
@@ -126,8 +131,13 @@ fn a_disk_that_is_full_loses_nothing_acknowledged_and_the_store_recovers() {
         }
     }
     assert!(refused > 5, "the disk never became full");
+    assert_eq!(
+        store.footing().map_err(|e| e.code()),
+        Err("store_disk_full")
+    );
     std::fs::remove_file(ballast).unwrap();
     send(&store, fault(1_000, "after"));
+    assert_eq!(store.footing(), Ok(()));
     acknowledged.push("id-1000".to_owned());
     store.close();
     let store = store_with(&disk.0, 0);

@@ -349,7 +349,7 @@ pub fn load(file: &str, given: &[Given]) -> Result<Config, ConfigError> {
     let mut values = Vec::new();
     match file.parse::<toml::Table>() {
         Ok(table) => flatten("", &table, &mut values),
-        Err(_) => faults.extend(syntax_faults(file)),
+        Err(error) => faults.extend(unread(file, &error)),
     }
     let values = values
         .into_iter()
@@ -382,6 +382,63 @@ pub fn load(file: &str, given: &[Given]) -> Result<Config, ConfigError> {
         Ok(config)
     } else {
         Err(ConfigError(faults))
+    }
+}
+
+/// Why a file can't be read, as whatever it says is left out: never nothing.
+fn unread(file: &str, error: &toml::de::Error) -> Vec<Fault> {
+    let syntax = syntax_faults(file);
+    if !syntax.is_empty() {
+        return syntax;
+    }
+    // TOML by its form, with a number that no integer of ours holds.
+    let (table, _) = toml::de::DeTable::parse_recoverable(file);
+    let mut faults = Vec::new();
+    for (name, value) in table.get_ref() {
+        overflows(file, name.get_ref(), value, &mut faults);
+    }
+    if faults.is_empty() {
+        faults.push(Fault {
+            key: "the file".to_owned(),
+            value: None,
+            allowed: format!("a TOML document; here: {}", shown(error.message())),
+        });
+    }
+    faults
+}
+
+/// Every integer under a key that does not fit into 64 bits.
+fn overflows(
+    file: &str,
+    key: &str,
+    value: &toml::Spanned<toml::de::DeValue<'_>>,
+    faults: &mut Vec<Fault>,
+) {
+    use toml::de::DeValue;
+    match value.get_ref() {
+        DeValue::Table(table) => {
+            for (name, value) in table {
+                overflows(file, &format!("{key}.{}", name.get_ref()), value, faults);
+            }
+        }
+        DeValue::Array(items) => {
+            for item in items {
+                overflows(file, key, item, faults);
+            }
+        }
+        DeValue::Integer(number) => {
+            if i64::from_str_radix(number.as_str(), number.radix()).is_err() {
+                let form = KEYS.iter().find(|(known, _)| *known == key);
+                let form = form.map_or("an integer of 64 bits", |(_, form)| form);
+                let line = file[..value.span().start].matches('\n').count() + 1;
+                faults.push(Fault {
+                    key: format!("{} (line {line} of the file)", named(&cut(key))),
+                    value: file.get(value.span()).map(shown),
+                    allowed: form.to_owned(),
+                });
+            }
+        }
+        DeValue::String(_) | DeValue::Float(_) | DeValue::Boolean(_) | DeValue::Datetime(_) => {}
     }
 }
 

@@ -3,25 +3,28 @@
 //!
 //! # Guarantees
 //! - Events, what they changed in the set of faults, and the position that they were read at are
-//!   written in one transaction, synced to the disk before [`Done::Stored`].
+//!   written in one transaction, synced to the disk before [`Done::Stored`], and the files are where
+//!   the next start looks for them ([`place`]).
 //! - Bounded by `spool_bytes`; what has to go leaves a gap record ([`compact`]).
 //!
 //! # How
 //! A thread of its own, because a slow disk must not hold up sending. It takes whatever is queued,
-//! commits once, and answers; so it needs no timer.
+//! commits once, and answers. Its only timer looks after the files while nothing is written.
 
 mod compact;
 mod damage;
 mod database;
 mod gaps;
 mod id;
+mod place;
 mod refused;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use health_event::{HealthEvent, SentIdentity};
 use tokio::sync::{mpsc::UnboundedSender, oneshot};
@@ -36,6 +39,8 @@ pub use id::later_than;
 /// Commands on their way to the disk at most; beyond that a write counts as failed for now. Each
 /// holds one batch of at most 1,000 events, most of them one.
 const QUEUE: usize = 256;
+/// How often it is looked whether the files are in their place, if nothing is written.
+const LOOK: Duration = Duration::from_secs(5);
 /// Commands written in one transaction at most.
 const GROUP: usize = 64;
 
@@ -373,7 +378,17 @@ fn run(
     given_out: &AtomicU64,
 ) {
     let mut missing = false;
-    while let Ok(first) = queue.recv() {
+    loop {
+        let first = match queue.recv_timeout(LOOK) {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                if let Err(error) = database.stay() {
+                    tell(done, Done::Failed(error));
+                }
+                continue;
+            }
+        };
         let mut group = vec![first];
         while group.len() < GROUP {
             match queue.try_recv() {
@@ -443,7 +458,9 @@ fn commit(
         // The sender does not know yet that these are on disk, and may send them from memory.
         let below = numbers.iter().min().copied().unwrap_or(u64::MAX);
         crash::point("spool.commit.before");
+        // What is in a file that nobody finds again is not safe.
         let result = database.write(&writes, through);
+        let result = result.and_then(|()| database.stay());
         crash::point("spool.commit.after");
         let stored = result.is_ok();
         damaged = result.as_ref().is_err_and(SpoolError::is_damage);

@@ -168,3 +168,36 @@ fn every_value_form_is_read() {
     assert_eq!(config.socket, None);
     assert!(config.admin.is_some());
 }
+
+/// TOML by its form, and no table for who reads it: all of it was left out.
+#[test]
+fn an_integer_that_overflows_is_a_fault_and_not_a_file_without_content() {
+    let big = "99999999999999999999";
+    let table = [
+        (
+            format!("state_dir = '/x'\n[spool]\nmax_bytes = {big}\n"),
+            "spool.max_bytes (line 3 of the file)",
+            "bytes, 1048576 to 1099511627776",
+        ),
+        (
+            format!("socket.uids = [1, -{big}]"),
+            "socket.uids (line 1 of the file)",
+            "user ids, parted by commas; empty = all",
+        ),
+        (
+            format!("\nother = [{{ deep = {big} }}]"),
+            "other.deep (line 2 of the file)",
+            "an integer of 64 bits",
+        ),
+        (
+            "spool = { max_bytes = 0xffff_ffff_ffff_ffff_f }".to_owned(),
+            "spool.max_bytes (line 1 of the file)",
+            "bytes, 1048576 to 1099511627776",
+        ),
+    ];
+    for (file, key, allowed) in table {
+        let error = load(&file, &flags(&[("node_name", "gpu-1")])).unwrap_err();
+        let told: Vec<_> = error.0.iter().map(|f| (&*f.key, &*f.allowed)).collect();
+        assert_eq!(told, [(key, allowed)], "{file}");
+    }
+}

@@ -137,7 +137,8 @@ pub(super) fn finish(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn unless_absent(done: std::io::Result<()>) -> std::io::Result<()> {
+/// What a removal or renaming answers, if it is no fault that there is nothing.
+pub(super) fn unless_absent(done: std::io::Result<()>) -> std::io::Result<()> {
     match done {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),

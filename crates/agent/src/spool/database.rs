@@ -9,6 +9,7 @@ use ulid::Ulid;
 
 use super::damage::{damage, finish, is_damage, look, look_for_loss, lost, new_file, put_aside};
 use super::gaps::{note, take_out, untold};
+use super::place::{self, Place};
 use super::{Level, Position, Row, SpoolError, Stored, Write, id};
 use crate::crash;
 use crate::faults::Assertion;
@@ -56,8 +57,10 @@ pub struct Database {
     dropped: u64,
     /// Above this it is full: `max_bytes`, or more where the last compaction left more.
     full_at: u64,
+    /// Which files are open.
+    place: Place,
     /// Released by the kernel however the process ends.
-    _lock: File,
+    lock: File,
 }
 
 impl Database {
@@ -71,14 +74,7 @@ impl Database {
             source,
         };
         std::fs::create_dir_all(folder).map_err(io)?;
-        let lock = File::create(folder.join("lock")).map_err(io)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => {
-                return Err(SpoolError::InUse(folder.to_owned()));
-            }
-            Err(std::fs::TryLockError::Error(error)) => return Err(io(error)),
-        }
+        let lock = lock(folder)?;
         let path = folder.join("spool.db");
         finish(folder).map_err(io)?;
         let error = |source| SpoolError::Database {
@@ -112,7 +108,8 @@ impl Database {
             max_bytes,
             dropped,
             full_at: max_bytes,
-            _lock: lock,
+            place: Place::of(folder).map_err(io)?,
+            lock,
         };
         stored.level = database.level();
         Ok((database, stored))
@@ -138,6 +135,41 @@ impl Database {
                 transaction.commit()
             })
             .map_err(|source| self.error("written", source))
+    }
+
+    /// Looks whether the files are in their place, and else writes all that they hold there anew. Only
+    /// after that is what was written safe.
+    ///
+    /// # Errors
+    /// [`SpoolError`] if it can't be written there; the open files hold it as long as this runs.
+    pub(super) fn stay(&mut self) -> Result<(), SpoolError> {
+        let Some(gone) = self.place.gone().map(Path::to_owned) else {
+            return Ok(());
+        };
+        let folder = self.path.parent().unwrap_or(&self.path).to_owned();
+        let io = |source| SpoolError::Folder {
+            path: folder.clone(),
+            source,
+        };
+        std::fs::create_dir_all(&folder).map_err(io)?;
+        if !self.place.has(place::LOCK) {
+            // What is held keeps nobody out: nobody finds it.
+            self.lock = lock(&folder)?;
+        }
+        place::copy(&self.connection, &folder)?;
+        let opened = connect(&self.path, self.max_bytes).and_then(|mut connection| {
+            let id: Option<String> = meta(&connection.transaction()?, "id")?;
+            Ok((connection, id))
+        });
+        let (connection, id) = opened.map_err(|source| self.error("opened", source))?;
+        // The files of the one before have other names or none: closing it touches nothing here.
+        self.connection = connection;
+        self.place = Place::of(&folder).map_err(io)?;
+        id::remember(&folder, &id.unwrap_or_default());
+        tracing::error!(gone = %gone.display(),
+            "a file of the spool went from its place while the agent runs: all that it held is \
+             written anew there; keep state_dir as long as the agent runs");
+        Ok(())
     }
 
     /// The next events after a number. One that can't be read any more is taken out, and the gap is
@@ -281,6 +313,20 @@ impl Database {
             act,
             source,
         }
+    }
+}
+
+/// Takes the folder's lock.
+fn lock(folder: &Path) -> Result<File, SpoolError> {
+    let io = |source| SpoolError::Folder {
+        path: folder.to_owned(),
+        source,
+    };
+    let lock = File::create(folder.join(place::LOCK)).map_err(io)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(std::fs::TryLockError::WouldBlock) => Err(SpoolError::InUse(folder.to_owned())),
+        Err(std::fs::TryLockError::Error(error)) => Err(io(error)),
     }
 }
 

@@ -20,3 +20,4 @@ mod socket;
 mod spool;
 mod start;
 mod trust;
+mod vanished;

@@ -1,0 +1,123 @@
+//! Files of the agent that go from their place while it runs.
+
+use std::path::Path;
+
+use crate::kit::{Controller, Setup, until};
+use crate::socket::{event, send};
+
+fn coded(code: &str) -> wire::datamodels::HealthEvent {
+    let mut event = event(code);
+    event.error_code = vec![code.into()];
+    event
+}
+
+/// The codes of the events that the controller has, once each.
+fn codes(controller: &Controller) -> Vec<String> {
+    controller.see(|r| {
+        let events = r.of_check("Custom");
+        let mut codes: Vec<String> = events.iter().flat_map(|e| e.error_codes.clone()).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        codes
+    })
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_outlives_the_spools_files() {
+    type Act = fn(&Path);
+    let table: [(&str, Act); 6] = [
+        ("the folder removed", |state| {
+            std::fs::remove_dir_all(state).unwrap();
+        }),
+        ("the folder replaced", |state| {
+            std::fs::rename(state, state.with_extension("old")).unwrap();
+            std::fs::create_dir(state).unwrap();
+        }),
+        ("the database removed", |state| {
+            std::fs::remove_file(state.join("spool.db")).unwrap();
+        }),
+        ("its log removed", |state| {
+            std::fs::remove_file(state.join("spool.db-wal")).unwrap();
+        }),
+        ("another file in its place", |state| {
+            std::fs::remove_file(state.join("spool.db")).unwrap();
+            std::fs::write(state.join("spool.db"), [7; 9_000]).unwrap();
+        }),
+        ("the lock removed", |state| {
+            std::fs::remove_file(state.join("lock")).unwrap();
+        }),
+    ];
+    for (name, act) in table {
+        let mut controller = Controller::absent();
+        let setup = Setup::new();
+        let agent = setup.start(&controller.url());
+        send(&setup, vec![coded("before")]).await.unwrap();
+        act(&setup.state);
+        send(&setup, vec![coded("after")]).await.unwrap();
+        assert!(setup.logged().contains("written anew there"), "{name}");
+        // A second agent is still kept out.
+        let lock = std::fs::File::open(setup.state.join("lock")).unwrap();
+        assert!(lock.try_lock().is_err(), "{name}");
+        send(&setup, vec![coded("later")]).await.unwrap();
+        agent.kill();
+        let agent = setup.start(&controller.url());
+        controller.up();
+        until(name, || (codes(&controller).len() == 3).then_some(())).await;
+        let lost = controller.see(|r| r.of_check("EventsLost").len());
+        assert_eq!(lost, 0, "{name}");
+        let numbers = controller.see(|r| r.numbers());
+        assert!(numbers.is_sorted_by(|a, b| a < b), "{name}: {numbers:?}");
+        assert!(agent.stop().success());
+    }
+}
+
+#[tokio::test]
+async fn a_spool_that_vanished_is_missed_also_while_nothing_is_written() {
+    let mut controller = Controller::absent();
+    let setup = Setup::new();
+    let agent = setup.start(&controller.url());
+    send(&setup, vec![coded("before")]).await.unwrap();
+    std::fs::remove_dir_all(&setup.state).unwrap();
+    until("it is there again", || {
+        setup.logged().contains("written anew there").then_some(())
+    })
+    .await;
+    agent.kill();
+    let _agent = setup.start(&controller.url());
+    controller.up();
+    until("the event", || {
+        (codes(&controller) == ["before"]).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_is_acknowledged_while_the_spool_can_not_be_written_in_its_place() {
+    let mut controller = Controller::absent();
+    let mut setup = Setup::new();
+    setup.flag("--admin-listen", "127.0.0.1:0");
+    let agent = setup.start(&controller.url());
+    send(&setup, vec![coded("before")]).await.unwrap();
+    std::fs::remove_dir_all(&setup.state).unwrap();
+    std::fs::write(&setup.state, "in the way").unwrap();
+    let refused = send(&setup, vec![coded("meanwhile")]).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    let page = setup.page("/healthz").await;
+    assert!(page.starts_with("HTTP/1.1 503"), "{page}");
+    assert!(page.contains("can't be written"), "{page}");
+    std::fs::remove_file(&setup.state).unwrap();
+    until("it is written there again", || {
+        let logged = setup.logged();
+        logged.contains("spool can be written again").then_some(())
+    })
+    .await;
+    let page = setup.page("/healthz").await;
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    agent.kill();
+    let _agent = setup.start(&controller.url());
+    controller.up();
+    until("both events", || {
+        (codes(&controller).len() == 2).then_some(())
+    })
+    .await;
+}

@@ -86,7 +86,7 @@ fn page(path: &str, core: &Core, status: &Status, stand_ins: &[String]) -> Optio
     }
 }
 
-/// Well = it can keep or deliver what it finds; being without a controller for a while is part of
+/// Well = it can keep or deliver what it finds, and its socket can be connected to; being without a controller for a while is part of
 /// its job and no reason to restart it.
 fn health(now: &Snapshot, link: &Shown, stand_ins: &[String]) -> (bool, String) {
     let mut text = String::new();
@@ -117,11 +117,15 @@ fn health(now: &Snapshot, link: &Shown, stand_ins: &[String]) -> (bool, String) 
         counted(now.in_memory as u64, "event"),
         now.level.dropped
     );
+    if let Some(why) = &link.socket {
+        let _ = writeln!(text, "socket not served: {why}");
+    }
     let _ = writeln!(text, "faults asserted: {}", now.count);
     for stand_in in stand_ins {
         let _ = writeln!(text, "stand-in: {stand_in}");
     }
-    (!now.spool_fault || link.connected, text)
+    let keeps = !now.spool_fault || link.connected;
+    (keeps && link.socket.is_none(), text)
 }
 
 /// One number of `/metrics`.

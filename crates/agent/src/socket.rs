@@ -101,7 +101,7 @@ impl Socket {
         }
     }
 
-    /// Serves until `stop` ends; the file is removed then.
+    /// Serves until `stop` ends; the file is removed then. If it went before, it is made anew.
     ///
     /// # Errors
     /// [`SocketError`] if the file can't be made or the server ends.
@@ -114,19 +114,22 @@ impl Socket {
             path: path.display().to_string(),
             source,
         };
-        let (listener, _file) = listen::bind(path).map_err(|e| error(e.into()))?;
-        let core = Arc::clone(&self.core);
+        let (listener, mut file) = listen::bind(path).map_err(|e| error(e.into()))?;
+        let (again, listeners) = tokio::sync::mpsc::channel(1);
+        let (core, status) = (Arc::clone(&self.core), Arc::clone(&self.status));
         let service = PlatformConnectorServer::new(self).max_decoding_message_size(RECEIVE_LIMIT);
-        Server::builder()
+        let server = Server::builder()
             .max_concurrent_streams(STREAMS)
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
             .layer(AnswersLayer::new(CALL_TIMEOUT))
             .layer(TurnsLayer)
             .add_service(service)
-            .serve_with_incoming_shutdown(listen::incoming(listener, core), stop)
-            .await
-            .map_err(|e| error(e.into()))
+            .serve_with_incoming_shutdown(listen::incoming(listener, listeners, core), stop);
+        tokio::select! {
+            ended = server => ended.map_err(|e| error(e.into())),
+            never = file.keep(&status, &again) => match never {},
+        }
     }
 
     async fn take(&self, uid: u32, batch: HealthEvents) -> Result<(), Status> {
@@ -209,6 +212,13 @@ impl Socket {
             return Err(Status::permission_denied(format!(
                 "event {index}: agent {:?} is this agent's own name",
                 checks::WARDEN_AGENT
+            )));
+        }
+        if checks::is_wardens(&event.check_name) {
+            return Err(Status::permission_denied(format!(
+                "event {index}: checkName {:?} is what Warden says of itself, as a condition of the \
+                 node too, whatever agent is named; choose another name",
+                event.check_name
             )));
         }
         let own: &[Triple] = if self.kernel_log {

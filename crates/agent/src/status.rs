@@ -1,4 +1,5 @@
-//! How the agent stands towards the controller, for `/healthz` and for calls that are passed on.
+//! How the agent stands towards the controller and its callers, for `/healthz` and for calls that are
+//! passed on.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +18,7 @@ struct Inner {
     worked: bool,
     why: Option<String>,
     reports: u64,
+    socket: Option<String>,
 }
 
 /// What people are shown.
@@ -28,6 +30,8 @@ pub struct Shown {
     pub why: Option<String>,
     /// Reports that the controller took.
     pub reports: u64,
+    /// Why nobody can connect to the socket that should be served, if so.
+    pub socket: Option<String>,
 }
 
 impl Status {
@@ -72,6 +76,14 @@ impl Status {
         self.lock().why = Some(why);
     }
 
+    /// Why nobody can connect to the socket, if so. Answers it if that is news.
+    pub fn socket(&self, why: Option<String>) -> Option<String> {
+        let mut inner = self.lock();
+        let news = (inner.socket != why).then(|| why.clone()).flatten();
+        inner.socket = why;
+        news
+    }
+
     /// Whether this connection carried anything.
     pub fn worked(&self) -> bool {
         self.lock().worked
@@ -89,6 +101,7 @@ impl Status {
             connected: inner.channel.is_some(),
             why: inner.why.clone(),
             reports: inner.reports,
+            socket: inner.socket.clone(),
         }
     }
 

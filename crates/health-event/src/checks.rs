@@ -38,6 +38,42 @@ pub const AGENT_SILENT: &str = "AgentSilent";
 pub const AGENT_CONFLICT: &str = "AgentConflict";
 /// The controller's: a node's agent runs on another machine than the node object names.
 pub const AGENT_MACHINE: &str = "AgentMachineMismatch";
+/// The controller's: the agents of a pool fall silent together.
+pub const POOL_SILENT: &str = "PoolSilent";
+/// The controller's: type of the condition of a node that would be taken out, or given back, if no
+/// other fault-quarantine ran in the cluster.
+pub const OTHER_QUARANTINE: &str = "OtherQuarantineActive";
+/// The controller's: type of the condition of a node with more fatal checks of senders' own than a
+/// node has conditions for.
+pub const MORE_FAULTS: &str = "WardenMoreFaults";
+/// The controller's: reason of the Event on a node that should be out of service and is withheld.
+pub const QUARANTINE_WITHHELD: &str = "QuarantineWithheld";
+/// The controller's: reason of the Event on the node at which a pool's breaker tripped.
+pub const BREAKER_TRIPPED: &str = "BreakerTripped";
+
+/// Under these names only the controller speaks.
+const CONTROLLERS: [&str; 8] = [
+    AGENT_SILENT,
+    AGENT_CONFLICT,
+    AGENT_MACHINE,
+    POOL_SILENT,
+    OTHER_QUARANTINE,
+    MORE_FAULTS,
+    QUARANTINE_WITHHELD,
+    BREAKER_TRIPPED,
+];
+
+/// Whether the controller alone speaks under a check's name, whatever agent is named beside it: the
+/// type of a node's condition is the check's name alone.
+pub fn is_controllers(name: &str) -> bool {
+    CONTROLLERS.contains(&name)
+}
+
+/// Whether Warden alone, its agents or its controller, speaks under a check's name.
+pub fn is_wardens(name: &str) -> bool {
+    let ours = |check: &Check| check.agent == WARDEN_AGENT && check.name == name;
+    is_controllers(name) || CHECKS.iter().any(ours)
+}
 
 /// Every check with a known way to an end. Source of the reference's names:
 /// log-and-nic-detection 1; ours: the design's wire-agent 2.
@@ -174,6 +210,19 @@ mod tests {
     fn kernel_log_checks_are_ended_by_a_reboot() {
         assert_eq!(cleared_by(SYSLOG_AGENT, XID), ClearedBy::Reboot);
         assert_eq!(cleared_by("someone", "Else"), ClearedBy::Reading);
+    }
+
+    #[test]
+    fn what_warden_says_of_itself_is_its_own_and_the_references_names_are_not() {
+        for name in [MORE_FAULTS, OTHER_QUARANTINE, AGENT_SILENT, POOL_SILENT] {
+            assert!(is_wardens(name) && is_controllers(name), "{name}");
+        }
+        for name in ["EventsLost", "ClockSkew", "SpoolUnwritable"] {
+            assert!(is_wardens(name) && !is_controllers(name), "{name}");
+        }
+        for name in [XID, "GpuMemWatch", "Ready"] {
+            assert!(!is_wardens(name), "{name}");
+        }
     }
 
     #[test]

@@ -206,15 +206,15 @@ pub const HEALTHY_SUFFIX: &str = "IsHealthy";
 /// The message of a condition without faults, as in the reference.
 pub const NO_HEALTH_FAILURES: &str = "No Health Failures";
 /// Reason of the Event on a node that should be out of service and is withheld.
-pub const QUARANTINE_WITHHELD: &str = "QuarantineWithheld";
+pub const QUARANTINE_WITHHELD: &str = health_event::checks::QUARANTINE_WITHHELD;
 /// Reason of the Event on the node at which a pool's breaker tripped.
-pub const BREAKER_TRIPPED: &str = "BreakerTripped";
+pub const BREAKER_TRIPPED: &str = health_event::checks::BREAKER_TRIPPED;
 /// Type of the condition of a node that would be taken out, or given back, if no other
 /// fault-quarantine ran in the cluster.
-pub const OTHER_QUARANTINE: &str = "OtherQuarantineActive";
+pub const OTHER_QUARANTINE: &str = health_event::checks::OTHER_QUARANTINE;
 /// Type of the condition of a node with more fatal checks of senders' own than a node has
 /// conditions for.
-pub const MORE_FAULTS: &str = "WardenMoreFaults";
+pub const MORE_FAULTS: &str = health_event::checks::MORE_FAULTS;
 /// Value of annotations that say yes, as in the reference.
 pub const TRUE: &str = "True";
 /// Value of [`CORDON_BY`], unless a sender forced the cordon.

@@ -1,8 +1,9 @@
 //! The listening socket: file, mode, and who may be connected ([`Places`] says).
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions, Permissions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -18,6 +19,7 @@ use std::time::Duration;
 use rustix::net::{Shutdown, shutdown};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::time::Instant;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
@@ -27,11 +29,14 @@ use super::authority::Authority;
 use super::places::Places;
 use super::turns::{Pools, Turns};
 use crate::core::Core;
+use crate::status::Status;
 
 /// What every user may connect to, as the reference's socket; who may say what is decided later.
 const MODE: u32 = 0o666;
 /// How often a log line tells of connections that were turned away or ended.
 const WARN_EVERY: Duration = Duration::from_secs(10);
+/// How often it is looked whether the file is in its place.
+const LOOK: Duration = Duration::from_secs(5);
 /// Pause after an accept that failed (out of descriptors): the next one would too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -41,13 +46,76 @@ pub(super) struct SocketFile {
     path: PathBuf,
     inode: u64,
     /// Released after the file is removed, or by the kernel however the process ends.
-    _lock: File,
+    lock: File,
+}
+
+impl SocketFile {
+    /// Runs for ever: listens anew whenever the file went from its place, because nobody finds the
+    /// socket any more that is listened on. Connections that stand are left alone.
+    pub(super) async fn keep(
+        &mut self,
+        status: &Status,
+        again: &Sender<UnixListener>,
+    ) -> Infallible {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let why = match self.listen_again() {
+                Ok(None) => None,
+                Ok(Some(listener)) => {
+                    tracing::error!(path = %self.path.display(),
+                        "the socket's file went from its place while the agent runs: monitors could \
+                         not connect; it is there again");
+                    // Gone only when nothing is served any more.
+                    let _ = again.send(listener).await;
+                    None
+                }
+                Err(error) => Some(format!("{} is gone: {error}", self.path.display())),
+            };
+            if let Some(why) = status.socket(why) {
+                tracing::error!(why, "socket not served; it is tried again");
+            }
+        }
+    }
+
+    /// A new listener if the old one's file is not there.
+    ///
+    /// # Errors
+    /// As [`bind`].
+    fn listen_again(&mut self) -> io::Result<Option<UnixListener>> {
+        let (there, locked) = (self.is_there(), self.is_locked());
+        if there && locked {
+            return Ok(None);
+        }
+        make_folder(&self.path)?;
+        if !locked {
+            self.lock = lock(&self.path)?;
+        }
+        if there {
+            return Ok(None);
+        }
+        look_for_others(&self.path)?;
+        let (listener, inode) = listen(&self.path)?;
+        self.inode = inode;
+        Ok(Some(listener))
+    }
+
+    fn is_there(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|about| about.ino() == self.inode)
+    }
+
+    /// Whether the lock that is held is the one that others would find.
+    fn is_locked(&self) -> bool {
+        let inode = |about: io::Result<Metadata>| about.ok().map(|about| about.ino());
+        let held = inode(self.lock.metadata());
+        held.is_some() && held == inode(std::fs::metadata(lock_of(&self.path)))
+    }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let ours = std::fs::metadata(&self.path).is_ok_and(|about| about.ino() == self.inode);
-        if ours && let Err(error) = std::fs::remove_file(&self.path) {
+        if self.is_there()
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
             tracing::warn!(path = %self.path.display(), %error, "socket file not removed");
         }
     }
@@ -59,32 +127,46 @@ impl Drop for SocketFile {
 /// # Errors
 /// If another agent serves it, something else is in the way, or the file can't be made.
 pub(super) fn bind(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
+    make_folder(path)?;
     look_for_others(path)?;
     let lock = lock(path)?;
+    let (listener, inode) = listen(path)?;
+    let file = SocketFile {
+        path: path.to_owned(),
+        inode,
+        lock,
+    };
+    Ok((listener, file))
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)
+}
+
+/// The listener, and its file's inode. The lock is held.
+fn listen(path: &Path) -> io::Result<(UnixListener, u64)> {
     let unready = unready(path);
     if look_for_others(&unready)? {
         std::fs::remove_file(&unready)?;
     }
     let listener = UnixListener::bind(&unready)?;
     std::fs::set_permissions(&unready, Permissions::from_mode(MODE))?;
-    let file = SocketFile {
-        path: path.to_owned(),
-        inode: std::fs::metadata(&unready)?.ino(),
-        _lock: lock,
-    };
+    let inode = std::fs::metadata(&unready)?.ino();
     std::fs::rename(&unready, path)?;
-    Ok((listener, file))
+    Ok((listener, inode))
+}
+
+fn lock_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
 }
 
 /// Takes the lock beside the socket, which whoever serves it holds: the file alone does not tell a
 /// live agent from a dead one. It stays when the agent goes, because a lock on a file that was
 /// removed keeps nobody out.
 fn lock(path: &Path) -> io::Result<File> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
+    let name = lock_of(path);
     // Whoever can open it can hold it.
     let mut options = OpenOptions::new();
     options.create(true).write(true).truncate(false).mode(0o600);
@@ -92,7 +174,7 @@ fn lock(path: &Path) -> io::Result<File> {
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => {
-            let name = Path::new(&name).display();
+            let name = name.display();
             let why = format!(
                 "another agent serves it and holds {name}; stop that one, or give this one another \
                  --socket"
@@ -130,9 +212,10 @@ fn unready(path: &Path) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// Connections as they come and have a place.
+/// Connections as they come and have a place; `again`: listeners that replace the first one.
 pub(super) fn incoming(
-    listener: UnixListener,
+    mut listener: UnixListener,
+    mut again: Receiver<UnixListener>,
     core: Arc<Core>,
 ) -> impl Stream<Item = io::Result<Connection>> + Send + 'static {
     let (sender, receiver) = tokio::sync::mpsc::channel(1);
@@ -148,6 +231,10 @@ pub(super) fn incoming(
             let accepted = tokio::select! {
                 () = sender.closed() => return,
                 accepted = listener.accept() => accepted,
+                Some(new) = again.recv() => {
+                    listener = new;
+                    continue;
+                }
                 () = look, if look_at.is_some() => {
                     lines.end_silent();
                     continue;

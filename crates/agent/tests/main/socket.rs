@@ -200,6 +200,27 @@ async fn every_bad_input_has_its_answer_and_stores_nothing() {
     assert_eq!(controller.see(|r| r.events[0].message.clone()), "last");
 }
 
+/// The type of a node's condition is the check's name alone.
+#[tokio::test]
+async fn what_only_warden_says_nobody_else_does() {
+    let controller = Controller::start();
+    let setup = Setup::new();
+    let _agent = setup.start(&controller.url());
+    for name in ["WardenMoreFaults", "AgentSilent", "EventsLost"] {
+        let mut bad = event("x");
+        bad.check_name = name.into();
+        // As `warden inject` sends it.
+        bad.metadata.insert(keys::INJECTED.into(), "true".into());
+        let error = send(&setup, vec![event("good"), bad]).await.unwrap_err();
+        assert_eq!(error.code(), Code::PermissionDenied, "{name}");
+        let want = format!("event 1: checkName {name:?} is what Warden says of itself");
+        assert!(error.message().starts_with(&want), "{error}");
+    }
+    send(&setup, vec![event("last")]).await.unwrap();
+    controller.events(1).await;
+    assert_eq!(controller.see(|r| r.events[0].message.clone()), "last");
+}
+
 #[tokio::test]
 async fn odd_values_are_taken_with_what_they_mean() {
     let controller = Controller::start();
@@ -443,7 +464,7 @@ async fn whoever_sees_the_socket_can_connect_also_while_the_agent_starts_anew() 
     .await;
     assert!(agent.stop().success());
     let left = |name: &str| setup.path(name).exists();
-    assert!(!left("agent.sock") && !left("agent.soc~"));
+    assert!(!left("run/agent.sock") && !left("run/agent.soc~"));
 }
 
 #[tokio::test]

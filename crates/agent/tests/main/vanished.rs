@@ -121,3 +121,71 @@ async fn nothing_is_acknowledged_while_the_spool_can_not_be_written_in_its_place
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_socket_that_was_removed_is_there_again_for_everybody() {
+    type Act = fn(&Path);
+    let table: [(&str, Act); 4] = [
+        ("removed", |socket| std::fs::remove_file(socket).unwrap()),
+        ("its folder removed", |socket| {
+            std::fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+        }),
+        ("another socket in its place", |socket| {
+            std::fs::remove_file(socket).unwrap();
+            drop(std::os::unix::net::UnixListener::bind(socket).unwrap());
+        }),
+        ("its lock removed", |socket| {
+            std::fs::remove_file(socket.with_extension("sock.lock")).unwrap();
+        }),
+    ];
+    let controller = Controller::absent();
+    for (name, act) in table {
+        let setup = Setup::new();
+        let socket = setup.socket();
+        let agent = setup.start(&controller.url());
+        until("the socket", || socket.exists().then_some(())).await;
+        act(&socket);
+        let lock = socket.with_extension("sock.lock");
+        until(name, || {
+            let lock = std::fs::File::open(&lock).ok()?;
+            let held = lock.try_lock().is_err();
+            let open = std::os::unix::net::UnixStream::connect(&socket).is_ok();
+            (held && open).then_some(())
+        })
+        .await;
+        let mode = std::fs::metadata(&socket).unwrap().permissions();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&mode);
+        assert_eq!(mode & 0o777, 0o666, "{name}");
+        let replaced = setup.logged().contains("went from its place");
+        assert_eq!(replaced, name != "its lock removed", "{name}");
+        assert!(agent.stop().success());
+        assert!(!socket.exists(), "{name}: removed at the end");
+    }
+}
+
+#[tokio::test]
+async fn healthz_says_that_nobody_can_connect_to_the_socket() {
+    let controller = Controller::start();
+    let mut setup = Setup::new();
+    setup.flag("--admin-listen", "127.0.0.1:0");
+    let _agent = setup.start(&controller.url());
+    let socket = setup.socket();
+    until("the socket", || socket.exists().then_some(())).await;
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::write(&socket, "in the way").unwrap();
+    until("it is missed", || {
+        setup.logged().contains("socket not served").then_some(())
+    })
+    .await;
+    let page = setup.page("/healthz").await;
+    assert!(page.starts_with("HTTP/1.1 503"), "{page}");
+    assert!(
+        page.contains("which is no socket, is in the way; remove it"),
+        "{page}"
+    );
+    std::fs::remove_file(&socket).unwrap();
+    until("it is there again", || socket.exists().then_some(())).await;
+    send(&setup, vec![coded("x")]).await.unwrap();
+    let page = setup.page("/healthz").await;
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+}

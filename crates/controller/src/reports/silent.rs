@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use decide::breaker::{SilentConfig, silent_share};
 use event_store::{NewEvent, ReadError};
-use health_event::checks::AGENT_SILENT;
+use health_event::checks::{AGENT_SILENT, POOL_SILENT};
 use health_event::{NodeName, Subject};
 use jiff::{SignedDuration, Timestamp};
 use telemetry::ControllerMetrics;
@@ -21,8 +21,6 @@ use crate::config::ReportsConfig;
 use crate::ingest::own_event;
 use crate::nodes::{ConditionStatus, NodeCache, NodeFacts};
 
-/// The check's name, of a pool.
-const POOL_SILENT: &str = "PoolSilent";
 /// Nodes that a message names.
 const NAMED: usize = 5;
 /// Most events of one append.

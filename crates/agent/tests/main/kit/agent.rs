@@ -61,9 +61,9 @@ impl Setup {
         self.folder.path().join(name)
     }
 
-    /// The unix socket.
+    /// The unix socket, in a folder of its own.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.path("agent.sock")
+        self.path("run/agent.sock")
     }
 
     /// Writes to the kernel log.

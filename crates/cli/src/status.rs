@@ -122,12 +122,7 @@ fn head(out: &mut impl Write, status: &Status, clock: &Clock) -> io::Result<()> 
         harmless(&status.profile)
     )?;
     let unready = |part: &&String| !part.ends_with(": ready");
-    for part in status
-        .parts
-        .iter()
-        .filter(unready)
-        .filter(|_| !status.ready)
-    {
+    for part in status.parts.iter().filter(unready) {
         writeln!(out, "  {YELLOW}{}{YELLOW:#}", harmless(part))?;
     }
     if let Some(what) = &status.other_quarantine {

@@ -6,6 +6,7 @@
 //! finish, the lease is given back, the store is closed.
 
 mod serve;
+mod store;
 mod tasks;
 
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use event_store::{EventStore, Options};
+use event_store::{EventStore, OpenError, Options};
 use health_event::NodeName;
 use telemetry::{Admin, ControllerMetrics, Readiness, Subsystem};
 use tokio::signal::unix::{SignalKind, signal};
@@ -306,7 +307,7 @@ async fn start_and_watch(
     close_retired(&store, retired, jiff::Timestamp::now())
         .await
         .context("closing the faults of ingest.retired_checks")?;
-    store_ready.ready();
+    store::watch(&store, store_ready, &metrics, &stop, tasks);
     let wakes = WakeAll::default();
     let on_commit = wakes.clone();
     store.on_commit(Box::new(move |commit| {
@@ -382,6 +383,7 @@ async fn lead(
         identity: identity.clone(),
         duration: config.lease.duration,
         dead: None,
+        alive: None,
         shown: Some(shown.clone()),
     };
     let heritage = Heritage::new(&config.store.path, config.store.allow_network_fs);
@@ -401,6 +403,10 @@ async fn lead(
             }
             // It lives, or the store can't be used, which is told once the lease is ours.
             Err(error) => {
+                let locked = error.downcast_ref::<OpenError>();
+                if locked.is_some_and(|error| matches!(error, OpenError::Locked { .. })) {
+                    settings.alive = Some((holder, config.store.path.clone()));
+                }
                 info!(code = "lease_not_inherited", why = %error, "waiting for the lease");
             }
         }

@@ -89,14 +89,16 @@ const BAD: &[Case] = &[
     ("POST", "/api/v1/nodes/api-1/hold", "{}", 400, "no_reason", "say why"),
     ("POST", "/api/v1/nodes/api-1/hold", "{\"reason\":\"x\"}", 503, "quarantine_off", "profile"),
     ("POST", "/api/v1/nodes/api-1/close", "", 400, "bad_body", "fault"),
-    ("POST", "/api/v1/nodes/api-1/close", "{\"fault\":\"none\"}", 404, "no_fault", "none"),
+    ("POST", "/api/v1/nodes/api-1/close", "{\"fault\":\"none\"}", 404, "no_fault", "warden explain api-1"),
+    ("POST", "/api/v1/nodes/api-well/close", "{\"fault\":\"none\"}", 404, "no_fault", "nor any other"),
+    ("POST", "/api/v1/nodes/nobody/close", "{\"fault\":\"none\"}", 404, "no_node", "kubectl get nodes"),
     ("POST", "/api/v1/breaker/reset", "{\"drop_withheld\":\"yes\"}", 400, "bad_body", "boolean"),
     ("POST", "/api/v1/breaker/reset", "{\"pool\":\"none\"}", 503, "quarantine_off", ""),
     ];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_bad_call_is_answered_as_json_with_status_code_and_what_is_allowed() {
-    let cluster = Cluster::with_nodes(&["api-1"]).await;
+    let cluster = Cluster::with_nodes(&["api-1", "api-well"]).await;
     cluster.testbed.ensure_namespace("warden").await.unwrap();
     let program = Program::start(&cluster.testbed.kubeconfig(), "", &["--insecure-local"]);
     program.up().await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use controller::kubernetes::{self, Kube};
 use controller::lease::{Lease, Settings};
 use controller::stop;
+use testbed::Component;
 use tokio::time::Instant;
 
 use crate::harness::{Cluster, RULES, SOON, fatal, is_cordoned};
@@ -24,6 +25,7 @@ fn settings(name: &str, identity: &str) -> Settings {
         identity: identity.to_owned(),
         duration: Duration::from_secs(3),
         dead: None,
+        alive: None,
         shown: None,
     }
 }
@@ -148,6 +150,9 @@ async fn a_controller_that_must_wait_says_for_whom_until_when_and_why() {
     let second = program.second(&kubeconfig, &["--insecure-local"]);
     let line = second.said_code("lease_held").await;
     assert_eq!(line["level"], "WARN", "{line}");
+    let why = |line: &serde_json::Value| line["why"].as_str().unwrap().to_owned();
+    assert!(why(&line).contains("its process lives"), "{line}");
+    assert!(!why(&line).contains("stopping in order"), "{line}");
     let holder = line["holder"].as_str().unwrap();
     assert!(
         line["until"]
@@ -169,4 +174,35 @@ async fn a_controller_that_must_wait_says_for_whom_until_when_and_why() {
     let stranger = cordoning(&cluster);
     let line = stranger.said_code("lease_held").await;
     assert_eq!(line["holder"], holder, "{line}");
+    assert!(why(&line).contains("can't be told apart"), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_api_server_it_ends_and_says_who_starts_it_again_and_then_it_waits() {
+    let cluster = Cluster::with_nodes(&[]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let kubeconfig = cluster.testbed.kubeconfig();
+    let mut program = Program::start(&kubeconfig, "", &["--insecure-local"]);
+    program.up().await;
+    cluster.testbed.stop(Component::ApiServer).await;
+    let ended = program.ended().await;
+    assert!(!ended.success());
+    let log = program.log();
+    let last = log.lines().find(|line| line.contains("lease ended: "));
+    let last = last.unwrap_or_else(|| panic!("{log}"));
+    for part in [
+        "was not renewed within 2.7 s",
+        "this process ends now",
+        "The kubelet",
+        "agents keep their events",
+    ] {
+        assert!(last.contains(part), "{part}: {last}");
+    }
+    assert!(!last.contains("tried again"), "{last}");
+    let folder = program.kill();
+    let again = Program::start_again(folder, &kubeconfig, &["--insecure-local"]);
+    again.said_code("lease_unreadable").await;
+    assert_eq!(again.get("/healthz", None).await.0, 200);
+    cluster.start_api_server().await;
+    again.up().await;
 }

@@ -2,7 +2,8 @@
 //!
 //! Alive means that the process answers. Ready means that every subsystem that runs in this
 //! process said that it is; one that is switched off is not listed, and one that loses its footing
-//! (a lost watch, an unreachable API server) says so again.
+//! (a lost watch, an unreachable API server) says so again. A part that works but for something says
+//! what.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,7 +19,16 @@ use crate::metrics::ControllerMetrics;
 
 /// Which parts of the process are ready. Cheap to clone; all clones are one.
 #[derive(Debug, Clone, Default)]
-pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, Option<String>>>>);
+pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, Standing>>>);
+
+/// How it stands with a part.
+#[derive(Debug, Clone)]
+enum Standing {
+    Ready,
+    /// It works, but not all of it.
+    Limited(String),
+    NotReady(String),
+}
 
 /// One part's own say in the process's readiness.
 #[derive(Debug, Clone)]
@@ -42,29 +52,39 @@ impl Readiness {
     pub fn report(&self) -> (bool, String) {
         let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
-        for (name, why_not) in parts.iter() {
-            let why_not = why_not.as_deref().unwrap_or("ready");
+        for (name, state) in parts.iter() {
+            let state = match state {
+                Standing::Ready => "ready",
+                Standing::Limited(what) | Standing::NotReady(what) => what,
+            };
             // Writing to a string can't fail.
-            let _ = writeln!(text, "{name}: {why_not}");
+            let _ = writeln!(text, "{name}: {state}");
         }
-        (parts.values().all(Option::is_none), text)
+        let ready = |state: &Standing| !matches!(state, Standing::NotReady(_));
+        (parts.values().all(ready), text)
     }
 }
 
 impl Subsystem {
     /// It works.
     pub fn ready(&self) {
-        self.set(None);
+        self.set(Standing::Ready);
+    }
+
+    /// It works, but for what is said here, for people. The process stays ready: to take its address
+    /// from its callers would keep the rest from them too.
+    pub fn limited(&self, what: impl Into<String>) {
+        self.set(Standing::Limited(what.into()));
     }
 
     /// It doesn't, and why; for people.
     pub fn not_ready(&self, why: impl Into<String>) {
-        self.set(Some(why.into()));
+        self.set(Standing::NotReady(why.into()));
     }
 
-    fn set(&self, why_not: Option<String>) {
+    fn set(&self, state: Standing) {
         let mut parts = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
-        parts.insert(self.name, why_not);
+        parts.insert(self.name, state);
     }
 }
 
@@ -137,6 +157,10 @@ mod tests {
         assert_eq!(text, "node watch: starting\nstore: ready\n");
         watch.ready();
         assert_eq!(get(&admin, "/readyz").await.0, StatusCode::OK);
+        store.limited("the disk is full");
+        let (status, text) = get(&admin, "/readyz").await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(text, "node watch: ready\nstore: the disk is full\n");
         watch.not_ready("the API server closed the watch");
         let (status, text) = get(&admin, "/readyz").await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);

@@ -95,6 +95,7 @@ pub struct ControllerMetrics {
     pub rule_errors: Family<RuleLabel, Counter>,
     pub watch_restarts: Counter,
     pub leader: Gauge,
+    pub store_refuses: Gauge,
 }
 
 impl Default for ControllerMetrics {
@@ -157,6 +158,12 @@ impl ControllerMetrics {
                 &mut r,
                 "warden_leader",
                 "Whether this instance holds the lease",
+                Gauge::default(),
+            ),
+            store_refuses: add(
+                &mut r,
+                "warden_store_refuses_events",
+                "1 while the store takes no events in: less than store.reserve is free, or its last write failed",
                 Gauge::default(),
             ),
             platform_connector_health_events_received: ingest.received,

@@ -9,7 +9,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use event_store::TransitionsOf;
+use event_store::{StoredFault, TransitionsOf};
 use health_event::text::harmless;
 use health_event::{CloseCause, NodeName};
 use jiff::Timestamp;
@@ -90,15 +90,20 @@ async fn node(
     OfNode(name): OfNode,
     _: NoQuery,
 ) -> Answer<types::Node> {
-    let node = view::node(&state.context, &name, Timestamp::now())?;
+    shown(&state, &name).map(Json)
+}
+
+/// What there is to show of a node.
+fn shown(state: &ApiState, name: &NodeName) -> Result<types::Node, Failed> {
+    let node = view::node(&state.context, name, Timestamp::now())?;
     let lists = [&node.faults, &node.observed];
     let has_nothing = lists.iter().all(|faults| faults.is_empty())
         && node.incidents.is_empty()
         && node.closed.is_empty();
     if node.object.is_none() && has_nothing {
-        return Err(no_node(&name));
+        return Err(no_node(name));
     }
-    Ok(Json(node))
+    Ok(node)
 }
 
 async fn timeline(
@@ -212,13 +217,17 @@ async fn close(
     let store = &state.context.store;
     let mut open = store.open_faults(&node)?.to_vec();
     open.extend(store.observed(&node)?);
-    let Some(found) = open
-        .into_iter()
-        .find(|open| view::fault_id(&open.id) == fault)
-    else {
-        let text = format!(
-            "node {node} has no open fault {fault:?}; `warden explain {node}` shows their ids"
-        );
+    let of_id = |open: &&StoredFault| view::fault_id(&open.id) == fault;
+    let Some(found) = open.iter().find(of_id) else {
+        let text = if open.is_empty() {
+            // No name is pointed to that would not be found.
+            shown(&state, &node)?;
+            format!("node {node} has no open fault {fault:?}, nor any other: nothing is to be closed")
+        } else {
+            format!(
+                "node {node} has no open fault {fault:?}; `warden explain {node}` shows their ids"
+            )
+        };
         return Err(Failed::new(StatusCode::NOT_FOUND, "no_fault", text));
     };
     let closed = store

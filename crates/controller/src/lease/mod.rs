@@ -4,7 +4,7 @@
 //! - Whoever does not hold the Lease starts no write ([`Leadership::write_deadline`] is none), and a
 //!   write that was started is bounded by what is left of the Lease, less a margin for clocks.
 //! - A holder that can't renew stops starting writes before the Lease runs out, and its task ends
-//!   with [`LeaseError::Lost`]: the process ends and waits anew.
+//!   with [`LeaseError::Lost`]: the process ends, and waits once its supervisor has started it again.
 //! - The number of the leadership rises with each holder and is part of every stored transition.
 //!
 //! # Assumptions
@@ -20,6 +20,7 @@ mod heritage;
 
 pub use heritage::Heritage;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub struct Settings {
     pub duration: Duration,
     /// A holder whose process is proven to be dead: its Lease is free.
     pub dead: Option<String>,
+    /// A holder whose process is proven to live, by the store that it has open: that store's folder.
+    pub alive: Option<(String, PathBuf)>,
     /// Where it is shown whom we wait for.
     pub shown: Option<Subsystem>,
 }
@@ -59,7 +62,10 @@ pub struct Settings {
 pub enum LeaseError {
     /// It could not be renewed in time, or another one took it.
     #[error(
-        "lease {lease} is lost: {why}. This controller stops, and starts anew as one that waits"
+        "lease {lease} is lost: {why}. Before it ran out no write was begun any more, and this process \
+         ends now. The kubelet, or whatever supervises it, must start it again: it waits then until the \
+         API server answers and the lease is free. Meanwhile agents keep their events, and nodes stay as \
+         they are"
     )]
     Lost {
         /// Namespace and name.
@@ -301,9 +307,19 @@ impl Lease {
     }
 
     fn lost(&self, error: &CallError) -> LeaseError {
+        // Not the words that it is tried again: it is not.
+        let why = match error {
+            CallError::Unavailable { message, .. } => format!(
+                "it was not renewed within {} s: {message}",
+                self.settings.usable().as_secs_f32()
+            ),
+            CallError::NotFound { .. } | CallError::Changed { .. } | CallError::Refused { .. } => {
+                error.to_string()
+            }
+        };
         LeaseError::Lost {
             lease: self.settings.path_name(),
-            why: error.to_string(),
+            why,
         }
     }
 }
@@ -317,11 +333,19 @@ impl Settings {
     fn tell(&self, holder: &str, wait: Duration) {
         let until = Timestamp::now() + jiff::SignedDuration::try_from(wait).unwrap_or_default();
         let host = |identity: &str| identity.split('_').next().unwrap_or_default().to_owned();
-        let why = if host(holder) == host(&self.identity) {
-            "it is an earlier process of this host or pod, which did not stop in order: whether it \
-             still writes can't be known before its lease runs out"
+        let alive = self.alive.as_ref().filter(|(alive, _)| alive == holder);
+        let why = if let Some((_, store)) = alive {
+            format!(
+                "another controller leads: its process lives on this machine, and has the store {} \
+                 open. Stop one of the two",
+                store.display()
+            )
+        } else if host(holder) == host(&self.identity) {
+            "it is another process of this host or pod, which has not given its lease back: that it \
+             ended without stopping in order, or lives, can't be told apart before its lease runs out"
+                .to_owned()
         } else {
-            "another controller leads"
+            "another controller leads".to_owned()
         };
         warn!(
             code = "lease_held",

@@ -8,7 +8,7 @@
 use std::sync::{MutexGuard, PoisonError};
 
 use decide::breaker::Cause;
-use decide::quarantine::{Annotation, Decision, GivenBack, NodeFacts, Reason, Transition};
+use decide::quarantine::{ADOPTED, Annotation, Decision, GivenBack, NodeFacts, Reason, Transition};
 use event_store::{EventStore, Fingerprint, IncidentFilter, NewEvent, WriteError};
 use health_event::incident::{CloseReason, Incident, IncidentId, Marks, QuarantineStatus};
 use health_event::{HealthEvent, NodeName, Order, Sender, Subject, keys};
@@ -44,7 +44,7 @@ impl Module {
         };
         restore_faults(&self.context.store, node, events.as_deref(), now).await?;
         let cause = Cause {
-            rule: "adopted".to_owned(),
+            rule: ADOPTED.to_owned(),
             check: String::new(),
         };
         self.breaker.lock().count(&incident.pool, name, cause);

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use decide::breaker::{BreakerState, Cause, Config, PoolState, TakenOut, Trip};
+use decide::quarantine::ADOPTED;
 use event_store::{EventStore, ReadError, StoredTransition, TransitionsOf};
 use health_event::NodeName;
 use health_event::incident::{Bound, Incident, QuarantineStatus};
@@ -201,10 +202,18 @@ fn count(state: &mut BreakerState, incident: &Incident, since: Timestamp) {
 
 fn cause_of(incident: &Incident) -> Cause {
     let first = incident.faults.iter().min_by_key(|fault| fault.seq);
+    // Out without a fault that is known: by a person, or found so when the store was lost.
+    let without = if incident.held_by.is_some() {
+        "hold"
+    } else {
+        ADOPTED
+    };
     Cause {
         rule: first
-            .and_then(|fault| fault.rules.first().cloned())
-            .unwrap_or_else(|| "forced".to_owned()),
+            .map_or(without, |fault| {
+                fault.rules.first().map_or("forced", String::as_str)
+            })
+            .to_owned(),
         check: first
             .map(|fault| fault.id.scope.check_name.clone())
             .unwrap_or_default(),

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use k8s_api::names;
 
 use super::EventPost;
+use crate::quarantine::ADOPTED;
 
 /// Longest text that is taken over, in bytes; the API server takes 1,024 in all.
 const TEXT: usize = 160;
@@ -72,17 +73,27 @@ fn tripped(trip: &Trip<'_>) -> String {
     let (pool, bound) = (cut(trip.pool), trip.bound);
     let largest = match (trip.share, trip.rule, trip.check) {
         (0, ..) | (_, "", "") => String::new(),
-        (share, rule, check) => format!(
-            ", {share} of them by rule set {} on check {}",
-            cut(rule),
-            cut(check)
-        ),
+        (share, rule, check) => format!(", {share} of them {}", taken_out_for(rule, check)),
     };
     format!(
         "the {bound} bound of pool {pool} is reached: {} counted{largest}. No further node of \
          the pool is taken out until `warden breaker reset --pool {pool}`; recoveries go on",
         counted(trip.counted, "node")
     )
+}
+
+/// What the largest share was taken out for; as `warden breaker` says it.
+fn taken_out_for(rule: &str, check: &str) -> String {
+    let what = match (rule, check) {
+        (ADOPTED, _) => return "out already when the store was lost".to_owned(),
+        ("hold", "") => return "by persons (warden hold)".to_owned(),
+        ("forced", _) => "forced by the sender".to_owned(),
+        (rule, _) => format!("by rule set {}", cut(rule)),
+    };
+    match check {
+        "" => what,
+        check => format!("{what} on check {}", cut(check)),
+    }
 }
 
 fn cut(text: &str) -> &str {
@@ -159,6 +170,20 @@ mod tests {
              check C. No further node of the pool is taken out until `warden breaker reset --pool \
              gpu`; recoveries go on"
         );
+        let of = |rule, check| {
+            let trip = Trip {
+                rule,
+                check,
+                ..whole.clone()
+            };
+            let text = step_posts(&tripping(trip))[0].message.clone();
+            let (_, share) = text.split_once("3 of them ").unwrap();
+            share.split_once('.').unwrap().0.to_owned()
+        };
+        assert_eq!(of(ADOPTED, ""), "out already when the store was lost");
+        assert_eq!(of("hold", ""), "by persons (warden hold)");
+        assert_eq!(of("forced", "C"), "forced by the sender on check C");
+        assert_eq!(of("R", ""), "by rule set R");
         let none = Trip {
             share: 0,
             rule: "",

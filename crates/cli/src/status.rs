@@ -63,6 +63,7 @@ pub fn run(args: &Args, connection: &Connection, options: &Options) -> Result<Ex
 
 fn is_well(status: &Status) -> bool {
     status.ready
+        && status.parts.iter().all(|part| is_ready(part))
         && status.out == 0
         && status.withheld == 0
         && status.agents_silent == 0
@@ -104,6 +105,11 @@ fn print(
     writeln!(out, "\nwarden explain NODE tells why, and what to do.")
 }
 
+/// A part may say that it does not all that it should, and the process is ready all the same.
+fn is_ready(part: &str) -> bool {
+    part.ends_with(": ready")
+}
+
 fn head(out: &mut impl Write, status: &Status, clock: &Clock) -> io::Result<()> {
     let (word, style) = if status.ready {
         ("ready", GREEN)
@@ -121,8 +127,7 @@ fn head(out: &mut impl Write, status: &Status, clock: &Clock) -> io::Result<()> 
         harmless(&status.version),
         harmless(&status.profile)
     )?;
-    let unready = |part: &&String| !part.ends_with(": ready");
-    for part in status.parts.iter().filter(unready) {
+    for part in status.parts.iter().filter(|part| !is_ready(part)) {
         writeln!(out, "  {YELLOW}{}{YELLOW:#}", harmless(part))?;
     }
     if let Some(what) = &status.other_quarantine {

@@ -53,6 +53,21 @@ fn what_is_wrong_stands_out_and_only_check_makes_it_the_exit_code() {
 }
 
 #[test]
+fn a_ready_controller_whose_store_takes_no_events_in_says_so_and_check_fails() {
+    let full = "store: event store: the disk is full (3 bytes free, 9 are kept in reserve)";
+    let status = api::Status {
+        parts: vec!["nodes: ready".into(), full.into()],
+        ..kit::status()
+    };
+    let server = server(&status, &[pool()], &[]);
+    let ran = ask(&server, &["status"]);
+    assert_eq!(ran.code, Some(0));
+    let told = format!(": ready\n  {full}\n");
+    assert!(ran.out.contains(&told), "{}", ran.out);
+    assert_eq!(ask(&server, &["status", "--check"]).code, Some(1));
+}
+
+#[test]
 fn a_controller_that_is_not_ready_says_which_part() {
     let parts = vec!["store: ready".into(), "nodes: starting".into()];
     let status = api::Status {

@@ -222,7 +222,9 @@ async fn close(
         let text = if open.is_empty() {
             // No name is pointed to that would not be found.
             shown(&state, &node)?;
-            format!("node {node} has no open fault {fault:?}, nor any other: nothing is to be closed")
+            format!(
+                "node {node} has no open fault {fault:?}, nor any other: nothing is to be closed"
+            )
         } else {
             format!(
                 "node {node} has no open fault {fault:?}; `warden explain {node}` shows their ids"

@@ -183,6 +183,34 @@ async fn bad_input_is_refused_whole_with_event_field_and_allowed_form() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_only_warden_says_nobody_else_does() {
+    let (_cluster, program) = local(&[]).await;
+    let sender = Sender::new(program.plain().await, None);
+    // What only Warden says; an event out of an agent's spool is to be put aside there.
+    let (denied, aside) = (Code::PermissionDenied, Code::InvalidArgument);
+    for (name, agent, spooled, want) in [
+        ("WardenMoreFaults", "custom", false, denied),
+        ("OtherQuarantineActive", "custom", true, aside),
+        ("AgentSilent", "warden-agent", true, aside),
+        ("EventsLost", "warden-agent", false, denied),
+        ("EventsLost", "custom", true, aside),
+    ] {
+        let mut event = numbered("n1", 2);
+        event.check_name = name.into();
+        event.agent = agent.into();
+        assert!(event.metadata.contains_key("warden.dev/order"));
+        event.metadata.retain(|_, _| spooled);
+        let said = sender.send(vec![event]).await.map_err(|error| {
+            assert!(error.message().contains("what Warden says of itself"));
+            error.code()
+        });
+        assert_eq!(said.err(), Some(want), "{name} {agent} {spooled}");
+    }
+    let folder = program.kill();
+    assert_eq!(stored(folder.path()), BTreeSet::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn odd_input_is_taken_in_as_the_table_says() {
     let (_cluster, program) = local(&[]).await;
     let sender = Sender::new(program.plain().await, None);

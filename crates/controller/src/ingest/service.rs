@@ -113,6 +113,9 @@ impl EventService {
                 accepted.event.id = Ulid::new().to_string();
             }
             let node = self.speaks_for(caller, &accepted)?;
+            refuse_wardens(index, &accepted.event).inspect_err(|_| {
+                self.count_refusal("wardens_check");
+            })?;
             let skewed = accepted.clock_skew;
             let event = new_event(caller, node.clone(), accepted.event, fingerprint, now).map_err(
                 |why| {
@@ -193,6 +196,27 @@ impl PlatformConnector for EventService {
 /// agents' sockets. That a sender repeats it because an answer was lost only raises a count.
 fn is_nameless(event: &wire::datamodels::HealthEvent) -> bool {
     event.id.is_empty() && event.generated_timestamp.is_none()
+}
+
+/// Refuses what only Warden says: the type of a node's condition is the check's name alone, so that
+/// anybody could set the controller's own. What an agent kept in its spool (before it knew the name)
+/// is answered so that it puts that event aside instead of keeping all behind it.
+fn refuse_wardens(index: usize, event: &HealthEvent) -> Result<(), Status> {
+    let spooled = event.metadata.contains_key(keys::ORDER);
+    let by_agent = spooled && event.agent == checks::WARDEN_AGENT;
+    let name = &event.check_name;
+    if !checks::is_wardens(name) || (by_agent && !checks::is_controllers(name)) {
+        return Ok(());
+    }
+    let why = format!(
+        "event {index}: checkName {name:?} is what Warden says of itself, as a condition of the node \
+         too, whatever agent is named; choose another name"
+    );
+    Err(if spooled {
+        Status::invalid_argument(why)
+    } else {
+        Status::permission_denied(why)
+    })
 }
 
 /// The gRPC answer to a write that did not happen. Everything but a bug can be sent again.

@@ -179,7 +179,10 @@ impl fmt::Display for Reason {
             Self::FaultMatched { rules, seq } => {
                 write!(f, "event {seq} matches {}", rules.join(", "))
             }
-            Self::PersonHold(who) => write!(f, "{who} holds the node out"),
+            Self::PersonHold(who) => match who.split_once(": ") {
+                Some((who, why)) => write!(f, "{who} holds the node out: {why}"),
+                None => write!(f, "{who} holds the node out"),
+            },
             Self::PersonCancel(who) => write!(f, "{who} ended the incident"),
             Self::HoldReleased(who) => write!(
                 f,
@@ -198,7 +201,9 @@ impl fmt::Display for Reason {
             Self::FirstActionDelay => f.write_str("quarantine was switched on a moment ago"),
             Self::Paced => f.write_str("withheld nodes are taken one after the other"),
             Self::Permitted => f.write_str("the breaker lets it through"),
-            Self::MarksChange => f.write_str("faults joined or closed, and the marks follow"),
+            Self::MarksChange => f.write_str(
+                "what the node is out for changed (its faults, or a person's hold), and the marks follow",
+            ),
             Self::ReplannedWrite => f.write_str("the node changed before it was written"),
             Self::MarksRestored => f.write_str("our annotations were gone and are written again"),
             Self::WriteSeen => f.write_str("the node shows our write"),

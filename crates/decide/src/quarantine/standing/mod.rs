@@ -377,7 +377,8 @@ impl Look<'_> {
             RequestKind::Cancel => {
                 if self.cannot_write().is_some() {
                     return Self::refused(
-                        "quarantine does not write at the moment; uncordon the node with kubectl",
+                        "quarantine does not write at the moment, so that the node is not given back; \
+                         `warden explain NODE` names the kubectl commands that do",
                     );
                 }
                 let reason = Reason::PersonCancel(actor.clone());
@@ -412,10 +413,11 @@ impl Look<'_> {
             decision.notes.push(blocked("write", "paused"));
             return decision;
         }
-        let reason = if marked {
-            Reason::MarksChange
-        } else {
-            Reason::MarksRestored
+        let reason = match &next.held_by {
+            _ if !marked => Reason::MarksRestored,
+            // No fault changed: the mark is to name who holds the node now, and why.
+            Some(who) if !changed => Reason::PersonHold(who.clone()),
+            Some(_) | None => Reason::MarksChange,
         };
         self.apply(next, reason)
     }

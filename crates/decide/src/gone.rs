@@ -15,6 +15,8 @@
 use health_event::{CloseCause, FaultId, checks};
 use jiff::{SignedDuration, Timestamp};
 
+use crate::later;
+
 /// The checks of the controller's own that need a node to be about.
 const ABOUT_AGENTS: [&str; 3] = [
     checks::AGENT_SILENT,
@@ -149,10 +151,6 @@ pub fn is_of_another(said_of: &str, machine: &str) -> bool {
 fn is_about_agent(id: &FaultId) -> bool {
     let scope = &id.scope;
     scope.agent == checks::WARDEN_AGENT && ABOUT_AGENTS.contains(&&*scope.check_name)
-}
-
-fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
-    at.saturating_add(span).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@
 //!
 //! # Reading order
 //! [`rules`] which faults take a node out, [`breaker`] how many nodes may be out, [`quarantine`]
-//! what happens to one node, [`drain`] how the work leaves it, [`connector`] what the node's conditions and Events say, [`gone`] what
-//! becomes of the faults of nodes that are gone.
+//! what happens to one node, [`drain`] how the work leaves it, [`remediation`] what repair is
+//! ordered, [`janitor`] how a reboot goes, [`connector`] what the node's conditions and Events say,
+//! [`gone`] what becomes of the faults of nodes that are gone.
 
 pub mod breaker;
 pub mod connector;
@@ -18,3 +19,13 @@ pub mod janitor;
 pub mod quarantine;
 pub mod remediation;
 pub mod rules;
+
+#[cfg(test)]
+mod kit;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// A deadline: the end of time where it would lie beyond.
+fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
+    at.checked_add(span).unwrap_or(Timestamp::MAX)
+}

@@ -228,19 +228,6 @@ pub enum DrainWait {
     OwnNode,
 }
 
-impl DrainWait {
-    /// Name for people, metrics and the store.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Paused => "paused",
-            Self::FirstAction { .. } => "first_action",
-            Self::DryRun => "dry_run",
-            Self::OtherDrainer => "other_drainer",
-            Self::OwnNode => "own_node",
-        }
-    }
-}
-
 /// Until when pods of each mode may stay. Counted from the beginning of the drain, so that a
 /// backlog does not eat the time that work was promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -298,11 +285,6 @@ impl DrainStatus {
             Self::Failed(_) => "Failed",
             Self::Cancelled => "Cancelled",
         }
-    }
-
-    /// Whether pods may be asked to go.
-    pub fn is_running(&self) -> bool {
-        matches!(self, Self::Draining(_))
     }
 }
 
@@ -377,14 +359,6 @@ impl Rung {
             .find(|(_, n)| *n == name)
             .map(|(rung, _)| *rung)
     }
-
-    /// Whether no process of the node outlives it.
-    pub fn ends_processes(self) -> bool {
-        match self {
-            Self::Reboot | Self::Terminate => true,
-            Self::Reset | Self::HandOver => false,
-        }
-    }
 }
 
 /// One attempt to repair.
@@ -439,18 +413,6 @@ pub enum RepairFailure {
     Deadline,
 }
 
-impl RepairFailure {
-    /// Static name, for metrics and the store.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::NoRebootObserved => "no_reboot_observed",
-            Self::Refused(_) => "refused",
-            Self::Object(_) => "object",
-            Self::Deadline => "deadline",
-        }
-    }
-}
-
 /// Why a person is needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OperatorReason {
@@ -466,17 +428,6 @@ pub enum OperatorReason {
     },
     /// It was repaired, and what was repaired is said to be wrong still.
     StillOpen,
-}
-
-impl OperatorReason {
-    /// Static name, for metrics and the store.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Unsupported { .. } => "unsupported",
-            Self::Exhausted { .. } => "exhausted",
-            Self::StillOpen => "still_open",
-        }
-    }
 }
 
 impl RepairStatus {

@@ -35,18 +35,18 @@ mod pods;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-
 use health_event::incident::{
     Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, Incident, QuarantineStatus,
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 pub use facts::{
     Ask, Asked, AtDeadline, BlockedBy, Blocker, How, Mode, Overrides, Phase, PodFacts, PodRef,
     Policy, View,
 };
 pub use namespaces::{EvictMode, Namespaces, PolicyError};
+
+use crate::later;
 use pods::{Standing, standing, turn};
 
 /// One decision. The shell stores `incident` first; only then does it make the calls.
@@ -136,10 +136,6 @@ pub fn ended(drain: Option<&Drain>, now: Timestamp) -> Option<Drain> {
         },
         DrainStatus::Drained | DrainStatus::Failed(_) | DrainStatus::Cancelled => drain.clone(),
     })
-}
-
-fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
-    at.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
 struct Look<'a> {
@@ -356,14 +352,4 @@ impl Seen {
         self.decision.blockers.push(turn.blocker);
         self.decision.asks.extend(turn.ask);
     }
-}
-
-/// Namespaces and names of the pods that keep a drain waiting by completion, and by time-out, for
-/// the reference's Events.
-pub fn waited_for(blockers: &[Blocker]) -> (BTreeSet<&PodRef>, BTreeSet<&PodRef>) {
-    let of = |wanted: &BlockedBy| {
-        let same = |b: &&Blocker| b.why == *wanted;
-        blockers.iter().filter(same).map(|b| &b.pod).collect()
-    };
-    (of(&BlockedBy::Completion), of(&BlockedBy::Timeout))
 }

@@ -4,8 +4,8 @@ use health_event::incident::{DrainDeadlines, DrainFailure};
 use jiff::Timestamp;
 
 use super::facts::{Ask, Asked, AtDeadline, BlockedBy, Blocker, How, Phase, PodFacts, View};
-use super::later;
 use super::namespaces::EvictMode;
+use crate::later;
 
 /// What a pod is to a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

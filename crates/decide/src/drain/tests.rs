@@ -1,75 +1,28 @@
 use std::collections::BTreeMap;
 
-use health_event::device::DeviceKey;
-use health_event::fault::FaultKey;
-use health_event::incident::{CloseReason, IncidentFault, IncidentId, Marks, Withheld};
-use health_event::{
-    BootId, FaultId, NodeName, ProcessingStrategy, RecommendedAction, Scope, Subject,
-};
+use health_event::incident::{CloseReason, IncidentFault, Withheld};
+use health_event::{FaultId, RecommendedAction};
+use jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::*;
-
-const MINUTE: SignedDuration = SignedDuration::from_mins(1);
-
-fn at(minutes: i64) -> Timestamp {
-    later(
-        Timestamp::UNIX_EPOCH,
-        MINUTE * i32::try_from(minutes).unwrap(),
-    )
-}
-
-fn fault(check: &str) -> FaultId {
-    FaultId {
-        scope: Scope {
-            subject: Subject::Node(NodeName::new("n1").unwrap()),
-            agent: "syslog-health-monitor".to_owned(),
-            component_class: "GPU".to_owned(),
-            check_name: check.to_owned(),
-        },
-        key: FaultKey {
-            space: ProcessingStrategy::ExecuteRemediation,
-            device: DeviceKey::from_stored("PCI", "0000:cb:00"),
-            code: "79".to_owned(),
-        },
-    }
-}
+use crate::kit::{MINUTE, at, fault_id};
+use crate::later;
 
 fn incident(drain: Option<DrainStatus>) -> Incident {
-    Incident {
-        id: IncidentId::new("01ARZ3NDEKTSV4RRFFQ69G5FAV").unwrap(),
-        node: NodeName::new("n1").unwrap(),
-        node_uid: "uid".to_owned(),
-        machine: "machine".to_owned(),
-        version: 3,
-        opened_seq: 1,
-        opened_at: at(0),
-        opened_boot: BootId::new("boot"),
+    let fault = IncidentFault {
+        id: fault_id("79"),
+        rules: ["gpu".to_owned()].into(),
+        forced_by: None,
+        action: RecommendedAction::RestartBm,
+        seq: 1,
+        joined_at: at(0),
         closed_at: None,
-        quarantine: QuarantineStatus::Quarantined,
-        since: at(0),
-        faults: vec![IncidentFault {
-            id: fault("SysLogsXIDError"),
-            rules: ["gpu".to_owned()].into(),
-            forced_by: None,
-            action: RecommendedAction::RestartBm,
-            seq: 1,
-            joined_at: at(0),
-            closed_at: None,
-            through_agent: true,
-        }],
-        marks: Marks::default(),
-        pool: "gpu".to_owned(),
-        marks_observed: true,
-        marks_before: None,
-        drain: drain.map(|status| Drain {
-            status,
-            since: at(0),
-        }),
-        repair: None,
-        needs_operator: None,
-        held_by: None,
-        faults_unknown: false,
+        through_agent: true,
+    };
+    Incident {
+        faults: vec![fault],
+        ..crate::kit::incident(drain)
     }
 }
 
@@ -180,7 +133,7 @@ impl Case {
     }
 
     fn says(&mut self, overrides: Overrides) {
-        self.overrides.insert(fault("SysLogsXIDError"), overrides);
+        self.overrides.insert(fault_id("79"), overrides);
     }
 
     fn take(&mut self, decision: &Decision) {

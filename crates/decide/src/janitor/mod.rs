@@ -23,6 +23,8 @@ mod tests;
 use health_event::BootId;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::later;
+
 /// Settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -215,10 +217,6 @@ pub fn decide(view: &View<'_>, now: Timestamp) -> Step {
         };
     }
     Look { view, now }.under_way()
-}
-
-fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
-    at.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
 struct Look<'a> {

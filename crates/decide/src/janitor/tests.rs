@@ -1,13 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-
-const MINUTE: SignedDuration = SignedDuration::from_mins(1);
-
-fn at(minutes: i64) -> Timestamp {
-    let span = MINUTE * i32::try_from(minutes).unwrap();
-    later(Timestamp::UNIX_EPOCH, span)
-}
+use crate::kit::{MINUTE, at};
 
 fn policy() -> Policy {
     Policy {

@@ -10,9 +10,9 @@ use k8s_api::names;
 
 use super::facts::{AgentFacts, Annotation, FaultFacts, NodeFacts, Policy};
 use super::joining::hold_open_faults;
-use super::later;
 use super::on_node::{MarkRead, OnNode};
 use super::opening::blank_for;
+use crate::later;
 use crate::rules::{NodeValue, RuleSets};
 
 /// Stands for the rule set of an adopted fault that matches none today: it asks for the marks

@@ -65,6 +65,8 @@ use health_event::incident::{
 };
 use jiff::{SignedDuration, Timestamp};
 
+use crate::later;
+
 /// How long a hold that is over waits for its agent's report between two looks: short beside a
 /// report's interval (60 s to 5 min), and only nodes whose hold is over are looked at.
 const REPORT_LOOK: SignedDuration = SignedDuration::from_secs(5);
@@ -120,10 +122,6 @@ fn keep_holds(view: &View<'_>, decision: &mut Decision, now: Timestamp) {
 /// Moves the wake-up forward.
 fn wake(decision: &mut Decision, at: Option<Timestamp>) {
     decision.wake_at = decision.wake_at.into_iter().chain(at).min();
-}
-
-fn later(now: Timestamp, span: SignedDuration) -> Timestamp {
-    now.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
 /// The incident one version later, in another state.

@@ -35,9 +35,11 @@ use health_event::incident::{
     RepairFailure, RepairStatus, Rung,
 };
 use health_event::{BootId, Boots};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use plan::{Booted, Plan, plan};
+
+use crate::later;
 pub use plan::{Executor, FaultFacts, Mode, PastAttempt, Policy};
 
 /// What is known of the object of the present attempt.
@@ -183,18 +185,6 @@ pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
     }
 }
 
-/// What is left of a repair when its incident goes to its end. One that is under way keeps its
-/// state: its object goes on by itself, and the next incident waits for it.
-pub fn ended(repair: Option<&Repair>, now: Timestamp) -> Option<Repair> {
-    let repair = repair?;
-    let mut left = repair.clone();
-    if let RepairStatus::Planned { .. } = repair.status {
-        left.status = RepairStatus::Cancelled;
-        left.since = now;
-    }
-    Some(left)
-}
-
 /// Longest name of an object.
 const NAME: usize = 253;
 
@@ -207,10 +197,6 @@ pub fn object_name(incident: &Incident, number: u32) -> String {
     let cut = head.len().min(NAME - tail.len());
     let head = head[..cut].trim_end_matches(['.', '-']);
     format!("{head}{tail}")
-}
-
-fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
-    at.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
 struct Look<'a> {

@@ -1,17 +1,9 @@
-use health_event::device::DeviceKey;
-use health_event::fault::FaultKey;
-use health_event::incident::{CloseReason, Drain, IncidentId, Marks, Withheld};
-use health_event::{FaultId, NodeName, ProcessingStrategy, Scope, Subject};
+use health_event::NodeName;
+use health_event::incident::{CloseReason, Drain, Withheld};
 use proptest::prelude::*;
 
 use super::*;
-
-const MINUTE: SignedDuration = SignedDuration::from_mins(1);
-
-fn at(minutes: i64) -> Timestamp {
-    let span = MINUTE * i32::try_from(minutes).unwrap();
-    later(Timestamp::UNIX_EPOCH, span)
-}
+use crate::kit::{MINUTE, at, fault_id, incident};
 
 fn boot(name: &str) -> BootId {
     BootId::new(name)
@@ -19,19 +11,7 @@ fn boot(name: &str) -> BootId {
 
 fn fault(action: &str, boot_id: &str, minutes: i64) -> FaultFacts {
     FaultFacts {
-        id: FaultId {
-            scope: Scope {
-                subject: Subject::Node(NodeName::new("n1").unwrap()),
-                agent: "syslog-health-monitor".to_owned(),
-                component_class: "GPU".to_owned(),
-                check_name: "SysLogsXIDError".to_owned(),
-            },
-            key: FaultKey {
-                space: ProcessingStrategy::ExecuteRemediation,
-                device: DeviceKey::from_stored("PCI", "0000:cb:00"),
-                code: action.to_owned(),
-            },
-        },
+        id: fault_id(action),
         action: action.to_owned(),
         boot: boot(boot_id),
         last_at: at(minutes),
@@ -82,34 +62,8 @@ struct Case {
 impl Case {
     /// A drained node with these faults, in its first boot.
     fn new(faults: &[FaultFacts]) -> Self {
-        let incident = Incident {
-            id: IncidentId::new("01ARZ3NDEKTSV4RRFFQ69G5FAV").unwrap(),
-            node: NodeName::new("n1").unwrap(),
-            node_uid: "uid".to_owned(),
-            machine: "machine".to_owned(),
-            version: 3,
-            opened_seq: 1,
-            opened_at: at(0),
-            opened_boot: boot("b1"),
-            closed_at: None,
-            quarantine: QuarantineStatus::Quarantined,
-            since: at(0),
-            faults: Vec::new(),
-            marks: Marks::default(),
-            pool: "gpu".to_owned(),
-            marks_observed: true,
-            marks_before: None,
-            drain: Some(Drain {
-                status: DrainStatus::Drained,
-                since: at(0),
-            }),
-            repair: None,
-            needs_operator: None,
-            held_by: None,
-            faults_unknown: false,
-        };
         Self {
-            incident,
+            incident: incident(Some(DrainStatus::Drained)),
             node: Some(NodeLook {
                 boot: boot("b1"),
                 ready: true,

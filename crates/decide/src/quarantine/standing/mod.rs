@@ -12,7 +12,8 @@ use super::facts::{Annotation, Mode, NodeFacts, Request, RequestKind, View, Writ
 use super::joining::{blocked, candidates, hold_open_faults, refresh};
 use super::on_node::{self, MarkRead, OnNode};
 use super::opening::{applying, applying_marks};
-use super::{later, marks, moved, observed_only, waits_instead, wake};
+use super::{marks, moved, observed_only, waits_instead, wake};
+use crate::later;
 
 pub(super) fn decide(
     view: &View<'_>,

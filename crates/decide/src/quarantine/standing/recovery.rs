@@ -3,10 +3,11 @@
 use health_event::incident::{CloseReason, Incident};
 
 use super::Look;
+use crate::later;
 use crate::quarantine::decision::{Decision, Reason};
 use crate::quarantine::joining::blocked;
 use crate::quarantine::opening::applying_marks;
-use crate::quarantine::{later, observed_only, on_node};
+use crate::quarantine::{observed_only, on_node};
 
 /// Text of [`Incident::needs_operator`] where the agent does not settle.
 const NOT_SETTLED: &str = "agent not settled";

@@ -127,19 +127,26 @@ fn a_persons_closing_of_a_fault_without_code_leaves_the_coded_ones_open() {
     assert_eq!(open_codes(&store), ["79"]);
 }
 
+/// A fault that may flap.
+fn light(n: u64) -> NewEvent {
+    let mut new = fault(n, "79");
+    new.event.is_fatal = false;
+    sealed(new)
+}
+
+/// It opens and closes six times in twelve seconds.
+fn flap(store: &EventStore) {
+    for round in 0..6 {
+        send(store, light(round * 2 + 1));
+        send(store, healthy(round * 2 + 2));
+    }
+}
+
 #[test]
 fn a_flapping_fault_is_held_and_released_by_the_timer() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let light = |n| {
-        let mut new = fault(n, "79");
-        new.event.is_fatal = false;
-        sealed(new)
-    };
-    for round in 0..6 {
-        send(&store, light(round * 2 + 1));
-        send(&store, healthy(round * 2 + 2));
-    }
+    flap(&store);
     assert_eq!(open_codes(&store), ["79"]);
     let held = store.fault(&fault_id("79")).unwrap().unwrap();
     assert_eq!(held.held_until, Some(at(612)));
@@ -156,15 +163,7 @@ fn a_flapping_fault_is_held_and_released_by_the_timer() {
 fn a_held_fault_that_breaks_waits_the_whole_time_anew() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let light = |n| {
-        let mut new = fault(n, "79");
-        new.event.is_fatal = false;
-        sealed(new)
-    };
-    for round in 0..6 {
-        send(&store, light(round * 2 + 1));
-        send(&store, healthy(round * 2 + 2));
-    }
+    flap(&store);
     let held_until = || store.fault(&fault_id("79")).unwrap().unwrap().held_until;
     send(&store, light(600));
     assert_eq!(held_until(), None, "it is not healthy");

@@ -73,12 +73,8 @@ impl Lane<'_> {
                 took: started.elapsed(),
             })
         };
-        let outcome = run.await.with_context(|| format!("crash of the {crash}"));
-        machine.agent.kill();
-        if outcome.is_err() {
-            self.controller.restart().await?;
-        }
-        outcome.with_context(|| format!("logs of {}", machine.name))
+        let outcome = run.await;
+        self.over(crash, &mut machine, outcome).await
     }
 
     /// The disk damages a spool full of events, and the agent dies at the point while it puts the

@@ -196,13 +196,26 @@ impl<'a> Lane<'a> {
                 took: started.elapsed(),
             })
         };
-        let outcome = run.await.with_context(|| format!("crash of the {crash}"));
+        let outcome = run.await;
+        self.over(crash, &mut machine, outcome).await
+    }
+
+    /// The end of a run with one machine; of one that went wrong its agent's last words are told.
+    async fn over(
+        &mut self,
+        crash: Crash,
+        machine: &mut Machine,
+        outcome: anyhow::Result<Outcome>,
+    ) -> anyhow::Result<Outcome> {
+        let outcome = outcome
+            .with_context(|| format!("crash of the {crash}"))
+            .with_context(|| format!("{}: {}", machine.name, machine.agent.log_tail()));
         machine.agent.kill();
         if outcome.is_err() {
             // Whatever it was: the next run begins with a controller that runs and is not armed.
             self.controller.restart().await?;
         }
-        outcome.with_context(|| format!("logs of {}", machine.name))
+        outcome
     }
 
     /// Starts the victim anew, to die where it passes the point.

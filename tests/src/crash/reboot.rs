@@ -47,15 +47,9 @@ impl Lane<'_> {
                 took: started.elapsed(),
             })
         };
-        let outcome = run.await.with_context(|| format!("crash of the {crash}"));
+        let outcome = run.await;
         let mut machine = machine[0].lock().await;
-        let outcome =
-            outcome.with_context(|| format!("{}: {}", machine.name, machine.agent.log_tail()));
-        machine.agent.kill();
-        if outcome.is_err() {
-            self.controller.restart().await?;
-        }
-        outcome
+        self.over(crash, &mut machine, outcome).await
     }
 
     /// What is stored of the line's fault.

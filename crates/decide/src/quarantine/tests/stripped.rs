@@ -16,6 +16,22 @@ fn two_rules() -> World {
     ])
 }
 
+/// The same where faults come through the node's agent, which has settled long ago.
+fn through_agent() -> World {
+    let mut world = two_rules();
+    world.through_agent = true;
+    world.agent.expected = true;
+    world.agent.settled_for = Some(health_event::BootId::new("boot-1"));
+    world.agent.started_at = Some(at(-10));
+    world
+}
+
+/// The agent has not settled since.
+fn restart_agent(world: &mut World) {
+    world.agent.started_at = Some(at(5));
+    world.agent.settled_for = None;
+}
+
 fn strip(world: &mut World) {
     let node = world.node_mut();
     node.annotations.clear();
@@ -306,8 +322,7 @@ fn a_recovery_during_a_change_of_the_marks_waits_for_the_agent_and_the_owner_too
         world.settle();
     };
     let mut world = changing();
-    world.agent.started_at = Some(at(5));
-    world.agent.settled_for = None;
+    restart_agent(&mut world);
     heal(&mut world);
     assert_eq!(world.status(), "Quarantined");
     assert!(world.is_cordoned() && !world.has_taint(&xid_taint()));
@@ -345,15 +360,10 @@ fn a_step_back_that_is_late_fails_where_the_taint_is_on_again() {
 
 #[test]
 fn annotations_come_back_while_nothing_but_the_agents_word_is_waited_for() {
-    let mut world = two_rules();
-    world.through_agent = true;
-    world.agent.expected = true;
-    world.agent.settled_for = Some(health_event::BootId::new("boot-1"));
-    world.agent.started_at = Some(at(-10));
+    let mut world = through_agent();
     world.say(event(CORDONS, "GPU 0", ""));
     world.say(event(TAINTS, "GPU 0", ""));
-    world.agent.started_at = Some(at(5));
-    world.agent.settled_for = None;
+    restart_agent(&mut world);
     world.say(healthy(CORDONS, "GPU 0", ""));
     world.say(healthy(TAINTS, "GPU 0", ""));
     assert_eq!(world.status(), "Quarantined");
@@ -383,11 +393,7 @@ fn annotations_come_back_while_nothing_but_the_agents_word_is_waited_for() {
 
 #[test]
 fn a_change_that_was_written_and_stripped_unseen_brings_back_nothing_that_it_took_off() {
-    let mut world = two_rules();
-    world.through_agent = true;
-    world.agent.expected = true;
-    world.agent.settled_for = Some(health_event::BootId::new("boot-1"));
-    world.agent.started_at = Some(at(-10));
+    let mut world = through_agent();
     world.say(event(TAINTS, "GPU 0", ""));
     world.store(&event(CORDONS, "GPU 0", ""));
     world.store(&healthy(TAINTS, "GPU 0", ""));
@@ -395,8 +401,7 @@ fn a_change_that_was_written_and_stripped_unseen_brings_back_nothing_that_it_too
     assert_eq!(world.status(), "Applying");
     assert!(world.is_cordoned() && !world.has_taint(&xid_taint()));
     strip(&mut world);
-    world.agent.started_at = Some(at(5));
-    world.agent.settled_for = None;
+    restart_agent(&mut world);
     world.say(healthy(CORDONS, "GPU 0", ""));
     assert_eq!(world.status(), "Quarantined");
     assert!(world.is_cordoned() && !world.has_taint(&xid_taint()));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use health_event::text::harmless;
+use health_event::text::{chain, harmless};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -125,7 +125,7 @@ impl Link {
         // The endpoint's own timeout is only a part of it (TLS, HTTP/2 come on top).
         let why = match tokio::time::timeout(2 * CONNECT_TIMEOUT, connected).await {
             Ok(Ok(channel)) => return Ok(channel),
-            Ok(Err(error)) => chain(&error),
+            Ok(Err(error)) => shown(&chain(&error)),
             Err(_) => "timed out".to_owned(),
         };
         Err(LinkError::Connect { url, why })
@@ -209,20 +209,6 @@ async fn dial(uri: &Uri) -> io::Result<TcpStream> {
     // Two small writes in a row would else wait for a delayed acknowledgement of 40 ms.
     stream.set_nodelay(true)?;
     Ok(stream)
-}
-
-/// The whole chain of an error's reasons, cut.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let part = source.to_string();
-        if !text.contains(&part) {
-            text = format!("{text}: {part}");
-        }
-        next = source.source();
-    }
-    shown(&text)
 }
 
 /// What a peer answered.

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 use health_event::NodeName;
+use health_event::text::chain;
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
@@ -384,20 +385,6 @@ fn retry_after(headers: &HeaderMap) -> Duration {
 pub(crate) fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % 1_000;
     pause + pause * u32::try_from(random).unwrap_or_default() / 1_000
-}
-
-/// An error with its sources, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        source = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ pub mod patch;
 mod reference;
 mod write;
 
+pub(crate) use call::jittered;
 pub use call::{Call, CallError, Kube, Metadata, Refusal};
-pub(crate) use call::{chain, jittered};
 pub use client::{ClientError, WARM, client, config};
 pub use reference::{Program, Reference};
 pub use write::Write;

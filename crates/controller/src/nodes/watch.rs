@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use health_event::NodeName;
+use health_event::text::chain;
 use http::header::{ACCEPT, ACCEPT_ENCODING};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
@@ -19,7 +20,7 @@ use tracing::{debug, info, warn};
 
 use super::decode::{Decoder, Line, Wanted};
 use super::{NodeCache, NodeFacts};
-use crate::kubernetes::{Call, CallError, Kube, chain, jittered};
+use crate::kubernetes::{Call, CallError, Kube, jittered};
 
 /// Longest line: an object's limit in etcd is 1.5 MiB, managed fields and escapes included.
 pub const MAX_LINE_BYTES: usize = 8 * 1024 * 1024;

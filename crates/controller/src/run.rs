@@ -473,9 +473,8 @@ fn start_modules(
     let (requests, asked) = requests::channel();
     if context.config.quarantine.enabled {
         let (context, leadership) = (context.clone(), leadership.clone());
-        tasks.spawn("quarantine", async move {
-            Ok(quarantine::run(context, leadership, asked).await?)
-        });
+        let quarantine = quarantine::run(context, leadership, asked);
+        tasks.spawn("quarantine", async move { Ok(quarantine.await?) });
     } else {
         let (context, leadership) = (context.clone(), leadership.clone());
         tasks.spawn("quarantine, off", async move {

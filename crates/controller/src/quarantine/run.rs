@@ -53,14 +53,29 @@ impl QuarantineError {
 ///
 /// # Errors
 /// [`QuarantineError`]; the process then ends.
-pub async fn run(
+pub fn run(
     context: Context,
     leadership: Leadership,
     requests: mpsc::Receiver<Asked>,
-) -> Result<(), QuarantineError> {
-    // Before anything is read: what is stored or seen from now on wakes, and waits in the queue.
+) -> impl Future<Output = Result<(), QuarantineError>> {
+    // Before anything is read, and before the future is polled: what is stored or seen from now on
+    // wakes, waits in the queue, and is counted.
     let workers = Workers::new();
     context.wakes.add(&workers);
+    let metrics = Arc::clone(&context.metrics);
+    context.store.on_commit(Box::new(move |commit| {
+        let events = (commit.last_seq + 1).saturating_sub(commit.first_seq);
+        metrics.quarantine_events_received.inc_by(events);
+    }));
+    serve(context, leadership, requests, workers)
+}
+
+async fn serve(
+    context: Context,
+    leadership: Leadership,
+    requests: mpsc::Receiver<Asked>,
+    workers: Workers,
+) -> Result<(), QuarantineError> {
     let config = context.config.quarantine.clone();
     let rules = settings::rule_sets(&config).map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -88,11 +103,6 @@ pub async fn run(
         .map_err(|e| start(&e))?;
     let open = context.store.open_incidents().map_err(|e| start(&e))?;
     said::out_at_start(&context.metrics, &open);
-    let metrics = Arc::clone(&context.metrics);
-    context.store.on_commit(Box::new(move |commit| {
-        let events = (commit.last_seq + 1).saturating_sub(commit.first_seq);
-        metrics.quarantine_events_received.inc_by(events);
-    }));
     let first = startup::nodes_to_look_at(&context).map_err(|e| start(&e))?;
     let reference = Reference::new(Program::FaultQuarantine);
     let mode = settings::mode(&config);

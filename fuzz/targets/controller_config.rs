@@ -19,6 +19,7 @@ fuzz_target!(|text: &str| {
                 assert!(!key.allowed.is_empty() && !key.help.is_empty());
             }
         }
+        Err(ConfigError::TooLarge) => assert!(text.len() > config::LARGEST),
         Err(ConfigError::Syntax(why)) => assert!(!why.is_empty()),
         Err(ConfigError::Problems(problems)) => {
             assert!(!problems.is_empty());

@@ -336,7 +336,9 @@ async fn what_was_said_before_a_reboot_and_arrives_after_it_acts_once_it_is_said
     let shown = machine
         .until(&controller, "with its fault", with_fault)
         .await;
-    assert_eq!(shown.unwrap()["incidents"], json!([]));
+    let shown = shown.unwrap();
+    assert_eq!(shown["incidents"], json!([]));
+    assert_eq!(shown["faults"][0]["elsewhere"], true, "{shown:#}");
     let node = nodes::read(&turn.testbed.admin(), "late").await.unwrap();
     assert!(!nodes::is_cordoned(&node));
     // A monitor that starts with the machine says again what holds.
@@ -348,6 +350,11 @@ async fn what_was_said_before_a_reboot_and_arrives_after_it_acts_once_it_is_said
     turn.node("late", "out", nodes::is_cordoned).await;
     machine
         .until_state(&controller, "Quarantined")
+        .await
+        .unwrap();
+    let here = |node: &serde_json::Value| node["faults"][0]["elsewhere"] == false;
+    machine
+        .until(&controller, "of this boot", here)
         .await
         .unwrap();
     machine.monitor.say(healthy(&fault)).await.unwrap();

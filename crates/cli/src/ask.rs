@@ -7,7 +7,7 @@ use health_event::NodeName;
 use wire::api::Done;
 
 use crate::api::{Answer, ApiError};
-use crate::output::{Exit, Format, GREEN, Options, harmless, json_line, unless_gone};
+use crate::output::{Exit, Format, GREEN, Options, YELLOW, harmless, json_line, unless_gone};
 
 /// A node's name from the command line.
 pub(crate) fn node(text: &str) -> Result<NodeName, String> {
@@ -21,13 +21,18 @@ pub(crate) fn reason(text: &str) -> Result<String, &'static str> {
         .ok_or("it is empty: say why, for the next person")
 }
 
-/// Prints what was done.
+/// Prints what was done. The answer is [`Exit::Unhealthy`] where it was recorded and nothing is written.
 pub(crate) fn said(done: &Answer<Done>, options: Options) -> Result<Exit, ApiError> {
+    let (style, exit) = if done.value.only_recorded {
+        (YELLOW, Exit::Unhealthy)
+    } else {
+        (GREEN, Exit::Clean)
+    };
     let mut out = options.stdout();
     let printed = match options.format {
         Format::Json => json_line(&mut out, &done.json),
-        Format::Text => writeln!(out, "{GREEN}{}{GREEN:#}", harmless(&done.value.done)),
+        Format::Text => writeln!(out, "{style}{}{style:#}", harmless(&done.value.done)),
     };
     unless_gone(printed.and_then(|()| out.flush()))?;
-    Ok(Exit::Clean)
+    Ok(exit)
 }

@@ -18,7 +18,7 @@ mod node_cache;
 mod syntax;
 
 /// Bytes of a configuration at most.
-const LARGEST: u64 = 4 * 1024 * 1024;
+const LARGEST: u64 = 1024 * 1024;
 /// Top-level keys that only one of the two knows.
 const CONTROLLERS: [&str; 10] = [
     "dedup",
@@ -131,12 +131,18 @@ impl Fault {
     fn shown(&self) -> Option<String> {
         let text = self.value.as_ref()?;
         let cut = text.ends_with('…');
-        Some(if cut || as_toml(text).is_some() {
+        Some(if cut || is_toml(text) {
             text.clone()
         } else {
             format!("{text:?}")
         })
     }
+}
+
+/// Whether it stands in a file as it is, a number that can't be held included.
+fn is_toml(text: &str) -> bool {
+    toml::de::DeTable::parse(&format!("value = {text}"))
+        .is_ok_and(|table| table.get_ref().len() == 1)
 }
 
 /// A value as TOML writes it: the controller tells it so, the agent tells a text without quotes.
@@ -204,17 +210,31 @@ pub fn run(args: &Args, options: &Options) -> Result<Exit, ConfigError> {
     let Act::Check(Check { file, program }) = &args.act;
     let text = read(file)?;
     let mut out = options.stdout();
-    let Ok(table) = text.parse::<toml::Table>() else {
-        let faults = syntax::faults(&text);
+    let (table, unreadable) = match text.parse::<toml::Table>() {
+        Ok(table) => (table, None),
+        Err(error) => (syntax::keys(&text), Some(error)),
+    };
+    let faults = unreadable
+        .as_ref()
+        .map_or_else(Vec::new, |_| syntax::faults(&text));
+    if !faults.is_empty() {
         let printed = match options.format {
             Format::Json => json_line(&mut out, &syntax::json(&faults, file, *program)),
             Format::Text => syntax::print(&faults, &mut out, file),
         };
         unless_gone(printed.and_then(|()| out.flush()))?;
         return Ok(Exit::Unhealthy);
-    };
+    }
     let mut exit = Exit::Clean;
-    for (program, told) in checked(file, *program, &table)? {
+    for (program, mut told) in checked(file, *program, &table)? {
+        // A number that can't be held: the program knows its key and what is allowed there.
+        if let Some(error) = unreadable.as_ref().filter(|_| told.fault.is_empty()) {
+            told.fault.push(Fault {
+                key: String::new(),
+                value: Some(error.message().to_owned()),
+                allowed: "numbers from -9223372036854775808 to 9223372036854775807".to_owned(),
+            });
+        }
         let printed = match options.format {
             Format::Json => {
                 let mut result = serde_json::json!({

@@ -9,10 +9,11 @@ use crate::output::{Exit, Options};
 
 const AFTER_HELP: &str = "\
 The node is cordoned as for a fault, and stays out until `warden release NODE`; the breaker does not \
-keep it from that. In a dry run (profile observe) it is only shown. With quarantine off (profile \
-silent) it is refused.
+keep it from that. A second hold takes the place of the first, with its reason. In a dry run (profile \
+observe) and of a protected node it is only recorded. With quarantine off (profile silent) it is refused.
 
-Exit codes: 0 done; 2 wrong usage, refused, or no answer.";
+Exit codes: 0 done; 1 only recorded: nothing is written to the node; 2 wrong usage, refused, or no \
+answer.";
 
 /// Which node to take out.
 #[derive(Debug, clap::Args)]

@@ -43,8 +43,8 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, nothing wrong; 1 done, and something is wrong: faults \
-found (scan, config check), a fault or an incident open (explain), anything out of order (status \
---check, and only with it); 2 wrong usage, or something could not be read, reached or done. \
+found (scan, config check), a fault or an incident open (explain), only recorded (hold, release), \
+anything out of order (status --check, and only with it); 2 wrong usage, or something could not be read, reached or done. \
 Each command's --help says it for that command.";
 
 /// Subcommands that ask no controller.

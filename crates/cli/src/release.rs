@@ -9,9 +9,11 @@ use crate::output::{Exit, Options};
 const AFTER_HELP: &str = "\
 Held by `warden hold`: ends the hold, and the node comes back once its faults, if any, have ended. \
 Else: ends its incident now. The faults open at that moment do not take it out again for \
-quarantine.manual_uncordon_hold, unless they end and come again.
+quarantine.manual_uncordon_hold, unless they end and come again. In a dry run (profile observe) the end \
+is only recorded.
 
-Exit codes: 0 done; 2 wrong usage, refused (there is nothing to end), or no answer.";
+Exit codes: 0 done; 1 only recorded: nothing is written to the node; 2 wrong usage, refused (there is \
+nothing to end, or Warden does not write), or no answer.";
 
 /// Which node to give back.
 #[derive(Debug, clap::Args)]

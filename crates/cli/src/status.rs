@@ -272,14 +272,20 @@ fn is_wrong(agent: &str) -> bool {
 fn cells(node: &NodeLine) -> Vec<Cell> {
     let state = node.state.as_deref();
     let style = match state {
+        Some(_) if node.given_back => YELLOW,
         Some("Quarantined" | "Applying") => RED,
         Some(_) => YELLOW,
         None => DIM,
     };
+    let state = match state {
+        Some(state) if node.given_back => format!("{state}, given back by hand"),
+        Some(state) => state.to_owned(),
+        None => "in service".to_owned(),
+    };
     let unless = |well: bool, style: Style| if well { PLAIN } else { style };
     vec![
         Cell::new(&node.name, BOLD),
-        Cell::new(state.unwrap_or("in service"), style),
+        Cell::new(state, style),
         Cell::new(&node.pool, PLAIN),
         Cell::new(node.open_faults.to_string(), PLAIN),
         Cell::new(&node.agent, unless(!is_wrong(&node.agent), RED)),

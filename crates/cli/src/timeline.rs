@@ -188,7 +188,9 @@ pub(crate) fn why(step: &Step) -> String {
     };
     let check = text("check").filter(|check| !check.is_empty());
     let check = check.map(|check| format!("check {check}"));
-    let beside: Vec<String> = check.into_iter().chain(played(step)).collect();
+    let before = text("held_before").map(|who| format!("in place of {}", words::holder(who)));
+    let beside = check.into_iter().chain(before).chain(played(step));
+    let beside: Vec<String> = beside.collect();
     match beside.join("; ") {
         beside if beside.is_empty() => words.to_owned(),
         beside => format!("{words} ({beside})"),

@@ -1,7 +1,5 @@
 //! Plain words for what the API says: times, faults, actions, states.
 
-use std::borrow::Cow;
-
 use health_event::CloseCause;
 use health_event::checks::{self, ClearedBy};
 use jiff::tz::TimeZone;
@@ -161,9 +159,10 @@ pub(crate) fn is_doubted(faults: &[api::Fault]) -> bool {
     faults.any(|fault| checks.iter().any(|check| is_doubt(fault, check)))
 }
 
-/// What a sender asks for, in a few words.
-pub(crate) fn action(name: &str) -> Cow<'_, str> {
-    Cow::Borrowed(match name {
+/// What a sender asks for, in a few words, with the name on the wire.
+pub(crate) fn action(fault: &api::Fault) -> String {
+    let name = fault.action.as_str();
+    let words = match name {
         "NONE" => "nothing",
         "COMPONENT_RESET" => "reset the part",
         "CONTACT_SUPPORT" => "a person must look at it",
@@ -173,8 +172,12 @@ pub(crate) fn action(name: &str) -> Cow<'_, str> {
         "RESTART_BM" => "reboot the machine",
         "REPLACE_VM" => "replace the virtual machine",
         "UNKNOWN" => "the sender does not know",
-        _ => return Cow::Owned(format!("{name} (a repair of this site)")),
-    })
+        _ if !fault.custom_action.is_empty() => {
+            return format!("{} (a repair of this site, {name})", fault.custom_action);
+        }
+        _ => return format!("{name} (a repair of this site)"),
+    };
+    format!("{words} ({name})")
 }
 
 /// How a fault comes to an end.
@@ -220,6 +223,14 @@ pub(crate) fn actor(name: &str) -> &str {
         // What the controller calls the holder of the token in its own folder.
         "local" => "somebody with the controller's local token",
         other => other,
+    }
+}
+
+/// Who holds a node, and why, as the controller keeps both in one: `ann (the fan is loud)`.
+pub(crate) fn holder(held_by: &str) -> String {
+    match held_by.split_once(": ") {
+        Some((who, why)) => format!("{} ({why})", actor(who)),
+        None => actor(held_by).to_owned(),
     }
 }
 

@@ -206,6 +206,30 @@ fn a_file_that_is_no_toml_is_told_by_line_and_column_without_asking_a_program() 
     }
 }
 
+/// It is TOML: the program knows which key it is and what is allowed there.
+#[test]
+fn a_number_that_64_bits_do_not_hold_is_told_by_the_program_and_never_passed_over() {
+    let folder = folder();
+    let fault = "[[fault]]\nkey = 'quarantine.workers'\nvalue = '99999999999999999999'\n\
+                 allowed = 'a number from 1 to 1024 (line 2, column 11)'\n";
+    answering(folder.path(), "warden-controller", fault, 2);
+    answering(folder.path(), "warden-agent", "", 0);
+    let text = "[quarantine]\nworkers = 99999999999999999999";
+    let ran = check(folder.path(), text, Path::new("/"), &[]);
+    let want = "a.toml (warden-controller): 1 fault\n  quarantine.workers = 99999999999999999999\n    \
+                allowed: a number from 1 to 1024 (line 2, column 11)\n";
+    assert_eq!(
+        (ran.code, ran.out.as_str(), ran.err.as_str()),
+        (Some(1), want, "")
+    );
+    // An older program that reads over it.
+    let text = "[socket]\nx = 99999999999999999999";
+    let ran = check(folder.path(), text, Path::new("/"), &[]);
+    assert_eq!(ran.code, Some(1), "{}", ran.out);
+    let want = "allowed: numbers from -9223372036854775808 to 9223372036854775807";
+    assert!(ran.out.contains(want), "{}", ran.out);
+}
+
 #[test]
 fn a_file_without_keys_that_tell_is_checked_by_both_programs() {
     let folder = folder();
@@ -298,7 +322,7 @@ fn what_can_not_be_checked_says_why() {
             "it is no UTF-8 text from byte 5 on",
         ),
         ("/", "Is a directory"),
-        ("/dev/zero", "it has more than 4194304 bytes"),
+        ("/dev/zero", "it has more than 1048576 bytes"),
     ] {
         let ran = program().args(["config", "check", path]).output().unwrap();
         let ran = Ran::from(ran);

@@ -95,6 +95,7 @@ fn server(node: &api::Node, states_too: bool) -> Server {
         ..kit::status()
     };
     let done = api::Done {
+        only_recorded: false,
         done: "done".into(),
     };
     let problem = api::Problem {

@@ -14,6 +14,7 @@ mod hostile;
 mod inject;
 mod kit;
 mod logs;
+mod operators;
 mod plugin;
 mod requests;
 mod scan;

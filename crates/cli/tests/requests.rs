@@ -42,6 +42,26 @@ fn each_sends_its_body_and_prints_what_was_done() {
     assert_eq!(json.out, "{\"done\":\"done for node gpu-17\"}\n");
 }
 
+/// A script must not take a node for out, or back, to which nothing was written.
+#[test]
+fn what_was_only_recorded_has_an_exit_code_of_its_own() {
+    let text = "recorded for node gpu-17: the hold. Nothing is written to the node";
+    let done = format!(r#"{{"done":"{text}","only_recorded":true}}"#);
+    let server = Server::start(&[
+        ("POST /api/v1/nodes/gpu-17/hold", 200, done.clone()),
+        ("POST /api/v1/nodes/gpu-17/release", 200, done.clone()),
+    ]);
+    for arguments in [
+        &["hold", "gpu-17", "--reason", "x"][..],
+        &["release", "gpu-17"],
+    ] {
+        let ran = ask(&server, arguments);
+        assert_eq!((ran.code, ran.out), (Some(1), format!("{text}\n")));
+        let ran = ask(&server, &[arguments, &["--format", "json"]].concat());
+        assert_eq!((ran.code, ran.out), (Some(1), format!("{done}\n")));
+    }
+}
+
 #[test]
 fn a_node_that_is_no_name_is_never_sent() {
     for name in ["Node", "a/b", "a?b", ".."] {

@@ -162,7 +162,7 @@ fn a_fault_without_an_incident() {
         check(by, 1, &blocked_by(by, faulty()), Vec::new());
     }
     let mut other = faulty();
-    other.faults[0].boot_id = "boot-0".into();
+    other.faults[0].elsewhere = true;
     check("said_in_another_boot", 1, &other, Vec::new());
     let mut cordoned = faulty();
     cordoned.object.as_mut().unwrap().cordoned = true;

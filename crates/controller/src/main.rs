@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 /// nothing is wrong what a node costs (`[node_cache]`), as TOML.
 fn check(file: &Path) -> anyhow::Result<ExitCode> {
     let reading = || format!("reading the configuration {}", file.display());
-    let text = std::fs::read_to_string(file).with_context(reading)?;
+    let text = controller::config::read(file).with_context(reading)?;
     let (problems, warnings) = run::check(&text);
     let mut out = std::io::stdout().lock();
     for (name, list) in [("fault", &problems), ("warning", &warnings)] {

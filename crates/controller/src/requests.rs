@@ -1,10 +1,16 @@
 //! What a person asks of the quarantine module, on its way from the API.
 
+use std::time::Duration;
+
 use health_event::NodeName;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 /// Requests that wait at most; a person's are few.
 const WAITING: usize = 64;
+
+/// Longest time until the asker is answered; the CLI waits for 30 s.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +36,15 @@ pub enum Request {
     },
 }
 
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done {
+    /// In words.
+    pub text: String,
+    /// It was recorded, and nothing is written to the node for it.
+    pub only_recorded: bool,
+}
+
 /// A request with who asks and where the answer goes.
 #[derive(Debug)]
 pub struct Asked {
@@ -38,7 +53,7 @@ pub struct Asked {
     /// The user name that the API server gave, or `local`.
     pub actor: String,
     /// The answer: what was done, or why not and what would help.
-    pub answer: oneshot::Sender<Result<String, String>>,
+    pub answer: oneshot::Sender<Result<Done, String>>,
 }
 
 /// Where requests are put in. Cheap to clone.
@@ -52,8 +67,18 @@ pub enum RequestError {
     #[error("too many requests wait; ask again in a moment")]
     Busy,
     /// The module is off or the process stops.
-    #[error("the quarantine module does not run here; see quarantine.enabled and the profile")]
+    #[error(
+        "the quarantine module does not run here; see quarantine.enabled and the \
+             profile. By hand: `kubectl cordon NODE`; what takes a node back, `warden explain NODE` names"
+    )]
     Off,
+    /// No answer in time.
+    #[error(
+        "the request is taken in, and not done yet: a write to the node is under way, or waits until \
+         quarantine writes again. `warden explain NODE` shows when it is done; it is forgotten if the \
+         controller stops before that"
+    )]
+    Waits,
 }
 
 impl RequestError {
@@ -62,6 +87,7 @@ impl RequestError {
         match self {
             Self::Busy => "requests_busy",
             Self::Off => "quarantine_off",
+            Self::Waits => "request_waits",
         }
     }
 }
@@ -73,15 +99,15 @@ pub fn channel() -> (Requests, mpsc::Receiver<Asked>) {
 }
 
 impl Requests {
-    /// Puts a request in and waits for the module's answer.
+    /// Puts a request in and waits for the module's answer, at most 20 s.
     ///
     /// # Errors
-    /// [`RequestError`] if the module does not take it.
+    /// [`RequestError`] if the module does not take it, or has not done it by then.
     pub async fn ask(
         &self,
         request: Request,
         actor: String,
-    ) -> Result<Result<String, String>, RequestError> {
+    ) -> Result<Result<Done, String>, RequestError> {
         let (answer, reply) = oneshot::channel();
         let asked = Asked {
             request,
@@ -92,6 +118,24 @@ impl Requests {
             mpsc::error::TrySendError::Full(_) => RequestError::Busy,
             mpsc::error::TrySendError::Closed(_) => RequestError::Off,
         })?;
-        reply.await.map_err(|_| RequestError::Off)
+        let reply = timeout(ANSWER_WITHIN, reply).await;
+        reply
+            .map_err(|_| RequestError::Waits)?
+            .map_err(|_| RequestError::Off)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_is_answered_although_the_request_still_waits() {
+        let (requests, mut taken_in) = channel();
+        let node = NodeName::new("n").unwrap();
+        let asks = requests.ask(Request::Release { node }, "ann".into());
+        assert_eq!(asks.await, Err(RequestError::Waits));
+        // Who asked has gone, and the request is done all the same.
+        assert_eq!(taken_in.recv().await.unwrap().actor, "ann");
     }
 }

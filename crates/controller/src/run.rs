@@ -79,7 +79,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     }
     let text = match &config {
         None => String::new(),
-        Some(path) => std::fs::read_to_string(path).with_context(|| {
+        Some(path) => crate::config::read(path).with_context(|| {
             format!(
                 "reading the configuration {}; check --config",
                 path.display()
@@ -113,15 +113,22 @@ pub fn check(text: &str) -> (Vec<Problem>, Vec<Problem>) {
     match read(text) {
         Ok(read) => (read.problems, read.warnings),
         Err(ConfigError::Problems(problems)) => (problems, Vec::new()),
-        Err(ConfigError::Syntax(why)) => {
-            let problem = Problem {
-                key: String::new(),
-                value: why,
-                allowed: "a TOML document".to_owned(),
-            };
-            (vec![problem], Vec::new())
-        }
+        Err(ConfigError::Syntax(why)) => (of_file(why, "a TOML document"), Vec::new()),
+        Err(error @ ConfigError::TooLarge) => (
+            of_file(text.len().to_string() + " bytes", &error.to_string()),
+            Vec::new(),
+        ),
     }
+}
+
+/// What is wrong with a file as a whole.
+fn of_file(value: String, allowed: &str) -> Vec<Problem> {
+    let (key, allowed) = (String::new(), allowed.to_owned());
+    vec![Problem {
+        key,
+        value,
+        allowed,
+    }]
 }
 
 /// What a node costs under a configuration that nothing is wrong with; none for any other.

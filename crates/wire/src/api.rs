@@ -127,6 +127,9 @@ pub struct NodeLine {
     /// `settled`, `starting`, `silent` or `none`; `conflict` where several report as this node, and
     /// `other machine` where it runs on another one than the node object names.
     pub agent: String,
+    /// Somebody took Warden's marks off, and the incident is still open: the node is not out.
+    #[serde(default)]
+    pub given_back: bool,
 }
 
 /// `GET /api/v1/nodes/NAME`: everything that `warden explain` shows.
@@ -238,6 +241,10 @@ pub struct Agent {
 
 /// A fault.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a key of its own on the wire"
+)]
 pub struct Fault {
     /// For `warden close`: unique among the node's faults.
     pub id: String,
@@ -255,6 +262,13 @@ pub struct Fault {
     pub fatal: bool,
     /// Action asked for.
     pub action: String,
+    /// Name of the action where that is `CUSTOM`; else empty.
+    #[serde(default)]
+    pub custom_action: String,
+    /// It was said of another machine under the node's name, or in an earlier boot: no rule set acts
+    /// on it.
+    #[serde(default)]
+    pub elsewhere: bool,
     /// Message of the last event.
     pub message: String,
     /// Since when.
@@ -339,6 +353,9 @@ pub struct IncidentFault {
     pub rules: Vec<String>,
     /// Action asked for.
     pub action: String,
+    /// Name of the action where that is `CUSTOM`, as long as the fault is remembered; else empty.
+    #[serde(default)]
+    pub custom_action: String,
     /// When it joined.
     pub joined_at: Timestamp,
     /// When it closed.
@@ -489,6 +506,10 @@ pub struct CloseRequest {
 pub struct Done {
     /// What was done.
     pub done: String,
+    /// It was recorded, and nothing is written to the node for it: `done` says why, and what a person
+    /// can do.
+    #[serde(default)]
+    pub only_recorded: bool,
 }
 
 /// Every answer that is no success.

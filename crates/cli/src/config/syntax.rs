@@ -39,6 +39,15 @@ pub(super) fn faults(text: &str) -> Vec<Syntax> {
     found
 }
 
+/// The keys at the top of a text that is TOML but for numbers which can't be held, each without its
+/// value: by them it is told whose it is.
+pub(super) fn keys(text: &str) -> toml::Table {
+    let (table, _) = DeTable::parse_recoverable(text);
+    let keys = table.get_ref().keys();
+    keys.map(|key| (key.get_ref().to_string(), toml::Value::from("")))
+        .collect()
+}
+
 /// In the form of the other faults, each with its place.
 pub(super) fn json(faults: &[Syntax], file: &Path, program: Option<Program>) -> String {
     let fault = |fault: &Syntax| {

@@ -12,6 +12,15 @@ use crate::words;
 /// Faults whose `warden close` is spelled out; the others' ids stand above.
 const CLOSES: usize = 3;
 
+/// Annotations by which Warden knows what of a node's marks is its own.
+const MARKS: [&str; 5] = [
+    "warden.dev/incident",
+    "quarantineHealthEvent",
+    "quarantineHealthEventAppliedTaints",
+    "quarantineHealthEventIsCordoned",
+    "quarantineHealthEventCordonPreExisting",
+];
+
 /// A command and what it does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Command {
@@ -93,12 +102,12 @@ fn in_or_out(facts: &Facts, open: Option<&Incident>) -> Vec<Command> {
     let release = |effect: &str| command(format!("warden release {name}"), effect);
     match open {
         Some(incident)
-            if is_out(incident) && idle && marks::on_node(facts, incident) != Marks::None =>
+            if is_out(incident)
+                && idle
+                && (incident.state == "Quarantined"
+                    || marks::on_node(facts, incident) != Marks::None) =>
         {
-            return vec![command(
-                format!("kubectl uncordon {name}"),
-                "give it back yourself: Warden writes nothing at the moment",
-            )];
+            return by_hand(facts, incident);
         }
         Some(incident) if incident.held_by.is_some() => {
             return vec![release(
@@ -133,6 +142,37 @@ fn in_or_out(facts: &Facts, open: Option<&Incident>) -> Vec<Command> {
     if open.is_some_and(|incident| incident.state == "Withheld") && !idle {
         list.push(release(&format!("leave it in service{after}")));
     }
+    list
+}
+
+/// Everything that has to come off a node which Warden took out, while Warden writes nothing.
+fn by_hand(facts: &Facts, incident: &Incident) -> Vec<Command> {
+    let name = &facts.node.name;
+    let mut list = Vec::new();
+    let object = facts.node.object.as_ref();
+    if object.is_some_and(|object| object.cordoned) && incident.cordon {
+        let effect = if incident.cordon_pre_existing {
+            "it was cordoned before Warden took it out: take that off only if whoever did it agrees"
+        } else {
+            "give it back yourself: Warden writes nothing at the moment"
+        };
+        list.push(command(format!("kubectl uncordon {name}"), effect));
+    }
+    let on_node = |taint: &&String| object.is_some_and(|object| object.taints.contains(taint));
+    for taint in incident.taints.iter().filter(on_node) {
+        // As kubectl wants a taint without a value.
+        let taint = taint.replacen("=:", ":", 1);
+        list.push(command(
+            format!("kubectl taint node {name} {taint}-"),
+            "as long as this taint stays, the node is not in service",
+        ));
+    }
+    let keys: Vec<String> = MARKS.iter().map(|mark| format!("{mark}-")).collect();
+    list.push(command(
+        format!("kubectl annotate node {name} {}", keys.join(" ")),
+        "last, and only if Warden is not to write again: else it takes these off itself, and knows by \
+         them what was its own",
+    ));
     list
 }
 
@@ -200,7 +240,7 @@ fn closes(facts: &Facts) -> Vec<Command> {
             Role::Held(_) => {
                 format!("said again, it counts as new and may take the node out: {what}")
             }
-            Role::Acts(_) | Role::OtherBoot | Role::Shown => {
+            Role::Acts(_) | Role::Elsewhere | Role::Shown => {
                 format!("if you know that this is over: {what}")
             }
         };
@@ -216,4 +256,23 @@ fn closes(facts: &Facts) -> Vec<Command> {
         list.push(command(format!("warden close {name} ID"), effect));
     }
     list
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_api::names;
+
+    use super::*;
+
+    #[test]
+    fn the_annotations_that_are_named_are_those_that_warden_writes() {
+        let written = [
+            names::INCIDENT,
+            names::HEALTH_EVENT,
+            names::APPLIED_TAINTS,
+            names::IS_CORDONED,
+            names::CORDON_PRE_EXISTING,
+        ];
+        assert_eq!(MARKS, written.map(|name| name.text));
+    }
 }

@@ -14,8 +14,8 @@ pub(super) enum Role<'a> {
     Acts(Option<&'a IncidentFault>),
     /// A person gave the node back while it was open.
     Held(&'a Hold),
-    /// It was said in another boot than the node's present one.
-    OtherBoot,
+    /// It was said in an earlier boot, or of another machine under the name.
+    Elsewhere,
     /// No rule set acts on it.
     Shown,
 }
@@ -30,15 +30,11 @@ pub(super) fn role<'a>(facts: &'a Facts, fault: &Fault) -> Role<'a> {
     if let Some(hold) = facts.node.holds.iter().find(|h| h.faults.contains(&name)) {
         return Role::Held(hold);
     }
-    let boot = facts.node.object.as_ref().map(|object| &object.boot_id);
-    match boot {
-        Some(boot) if is_other(boot, &fault.boot_id) => Role::OtherBoot,
-        Some(_) | None => Role::Shown,
+    if fault.elsewhere {
+        Role::Elsewhere
+    } else {
+        Role::Shown
     }
-}
-
-fn is_other(boot: &str, said: &str) -> bool {
-    !boot.is_empty() && !said.is_empty() && boot != said
 }
 
 /// Which rule sets a fault matched, or why none acts on it.
@@ -53,7 +49,7 @@ pub(super) fn rule(facts: &Facts, fault: &Fault, clock: &Clock) -> String {
             )
         }
         Role::Held(_) => "none may act on it for now: the node was given back".to_owned(),
-        Role::OtherBoot => "none: it was said in another boot of the machine".to_owned(),
+        Role::Elsewhere => "none: it was said in another boot, or of another machine".to_owned(),
         Role::Shown if is_off(facts) => "none is asked: quarantine is off".to_owned(),
         Role::Shown => "none acts on it".to_owned(),
     }

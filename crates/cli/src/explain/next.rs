@@ -83,8 +83,8 @@ fn without_incident(facts: &Facts) -> Vec<Line> {
     let roles: Vec<Role<'_>> = all.map(|fault| role(facts, fault)).collect();
     let why = if blocked || roles.iter().any(|role| matches!(role, Role::Held(_))) {
         "Warden leaves the node as it is; what is said below keeps it from acting."
-    } else if roles.iter().all(|role| *role == Role::OtherBoot) {
-        "Warden leaves the node as it is: these faults were said in another boot of the machine."
+    } else if roles.iter().all(|role| *role == Role::Elsewhere) {
+        "Warden leaves the node as it is: these faults were said in another boot, or of another machine."
     } else {
         "Warden leaves the node as it is: no rule set that is on acts on these faults."
     };
@@ -257,10 +257,7 @@ fn quarantined(facts: &Facts, incident: &Incident) -> Vec<Line> {
     }
     let mut lines = Vec::new();
     if let Some(who) = &incident.held_by {
-        let who = match who.split_once(": ") {
-            Some((who, why)) => format!("{} ({why})", words::actor(who)),
-            None => words::actor(who).to_owned(),
-        };
+        let who = words::holder(who);
         lines.push(Line::Blocks(format!(
             "Held by {who}: it stays out until the hold is ended."
         )));

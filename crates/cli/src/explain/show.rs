@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use wire::api::{Fault, Incident, Node};
+use wire::api::{Fault, Incident, Node, Step};
 
 use super::can_do::is_cordoned_by_others;
 use super::marks::{self, Marks};
@@ -197,10 +197,13 @@ fn wrong(out: &mut impl Write, facts: &Facts, clock: &Clock) -> io::Result<()> {
     if facts.node.faults.is_empty() {
         let said = if next::is_unknown(facts) {
             "What the node is out for is not known: the store was lost, and the node does not name it."
+                .to_owned()
+        } else if let Some(who) = facts.open().and_then(|i| i.held_by.as_deref()) {
+            held(facts, who, clock)
         } else {
-            "No fault is open any more."
+            "No fault is open any more.".to_owned()
         };
-        return writeln!(out, "  {said}");
+        return writeln!(out, "  {}", harmless(&said));
     }
     let sorted = faults::sorted(facts, &facts.node.faults);
     for fault in sorted.iter().take(FAULTS) {
@@ -217,6 +220,26 @@ fn wrong(out: &mut impl Write, facts: &Facts, clock: &Clock) -> io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// A hold without a fault: who, why, since when, and what ends it.
+fn held(facts: &Facts, who: &str, clock: &Clock) -> String {
+    // Of a hold that took another's place: when it did. The marks that follow are a step of their own.
+    let holds = |step: &&Step| step.cause["reason"] == "person_hold";
+    let newest = facts.steps.iter().rfind(holds);
+    let same = |step: &&Step| newest.is_some_and(|n| n.cause["text"] == step.cause["text"]);
+    let since = facts
+        .steps
+        .iter()
+        .filter(holds)
+        .find(same)
+        .map(|step| step.at);
+    let since = since.map_or_else(String::new, |at| format!(" since {}", clock.since(at)));
+    format!(
+        "No fault is open. A person holds the node{since}: {}. `warden release {}` ends that.",
+        words::holder(who),
+        facts.node.name
+    )
 }
 
 fn one_fault(out: &mut impl Write, facts: &Facts, fault: &Fault, clock: &Clock) -> io::Result<()> {
@@ -250,10 +273,7 @@ fn one_fault(out: &mut impl Write, facts: &Facts, fault: &Fault, clock: &Clock) 
             format!("{} ({}), check {}", fault.agent, fault.sender, fault.check),
         ),
         ("message", message),
-        (
-            "asks for",
-            format!("{} ({})", words::action(&fault.action), fault.action),
-        ),
+        ("asks for", words::action(fault)),
         ("rule", faults::rule(facts, fault, clock)),
         (
             "restored",

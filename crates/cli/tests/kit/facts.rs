@@ -58,6 +58,7 @@ pub(crate) fn node_line(name: &str, state: Option<&str>) -> api::NodeLine {
         ready: "True".into(),
         open_faults: usize::from(state.is_some()),
         state: state.map(str::to_owned),
+        given_back: false,
         agent: "settled".into(),
     }
 }
@@ -133,6 +134,8 @@ pub(crate) fn xid_79() -> api::Fault {
         device: "PCI=0000:cb:00".into(),
         code: "79".into(),
         fatal: true,
+        elsewhere: false,
+        custom_action: String::new(),
         action: "RESTART_BM".into(),
         message: "NVRM: Xid (PCI:0000:CB:00): 79, GPU has fallen off the bus.\u{1b}[2J".into(),
         since: Some(ago(505)),
@@ -168,6 +171,7 @@ pub(crate) fn incident(state: &str) -> api::Incident {
         faults: vec![api::IncidentFault {
             fault: "node/gpu-17 SysLogsXIDError 79 PCI=0000:cb:00".into(),
             rules: vec!["GPU fatal error ruleset".into()],
+            custom_action: String::new(),
             action: "RESTART_BM".into(),
             joined_at: ago(505),
             closed_at: None,

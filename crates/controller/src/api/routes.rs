@@ -124,7 +124,12 @@ async fn incidents(
     IncidentQuery { filter, limit }: IncidentQuery,
 ) -> Answer<Vec<types::Incident>> {
     let found = state.context.store.incidents(&filter, limit)?;
-    Ok(Json(found.iter().map(view::incident).collect()))
+    Ok(Json(
+        found
+            .iter()
+            .map(|found| view::incident(&state.context, found))
+            .collect(),
+    ))
 }
 
 async fn incident(
@@ -139,7 +144,7 @@ async fn incident(
     };
     let steps = store.transitions(TransitionsOf::Incident(&id), 0, PAGE)?;
     Ok(Json(types::IncidentDetail {
-        incident: view::incident(&found),
+        incident: view::incident(&state.context, &found),
         timeline: steps.into_iter().map(view::step).collect(),
     }))
 }
@@ -239,6 +244,7 @@ async fn close(
     tracing::info!(%node, fault = %found.id, actor, "fault closed by a person");
     Ok(Json(types::Done {
         done: format!("closed {}", found.id),
+        only_recorded: false,
     }))
 }
 
@@ -253,7 +259,10 @@ fn must_know(state: &ApiState, name: &NodeName) -> Result<(), Failed> {
 
 async fn ask(state: &ApiState, request: Ask, actor: String) -> Answer<types::Done> {
     match state.requests.ask(request, actor).await? {
-        Ok(done) => Ok(Json(types::Done { done })),
+        Ok(done) => Ok(Json(types::Done {
+            done: done.text,
+            only_recorded: done.only_recorded,
+        })),
         Err(why) => Err(Failed::new(StatusCode::CONFLICT, "request_refused", why)),
     }
 }

@@ -1,27 +1,30 @@
 //! From what is stored and cached to what the API shows.
 
-use std::collections::HashMap;
-use std::fmt::Write as _;
+mod faults;
+mod incidents;
 
-use event_store::{IncidentFilter, ReadError, Stats, StoredEvent, StoredFault, StoredTransition};
-use health_event::checks::{AGENT_CONFLICT, AGENT_MACHINE, WARDEN_AGENT};
-use health_event::incident::{self, QuarantineStatus, Withheld};
-use health_event::{FaultId, HealthEvent, NodeName, keys};
+use std::collections::HashMap;
+
+use event_store::{IncidentFilter, ReadError, Stats, StoredEvent, StoredTransition};
+use health_event::checks::{AGENT_CONFLICT, AGENT_MACHINE};
+use health_event::incident::{self, QuarantineStatus};
+use health_event::{NodeName, keys};
 use jiff::Timestamp;
 use k8s_api::names;
-use sha2::{Digest, Sha256};
 
 use super::types;
 use crate::context::Context;
 use crate::nodes::{ConditionStatus, NodeFacts, NodeTaint};
 use crate::quarantine;
 use crate::reports::{AgentState, Standing};
+use faults::{Place, closed_fault, fault, is_doubt, is_restored, origin};
+use incidents::{is_given_back, is_out, is_withheld};
+
+pub(super) use faults::fault_id;
+pub(super) use incidents::incident;
 
 /// Incidents of a node that are shown.
 const SHOWN_INCIDENTS: usize = 20;
-/// What an incident waits for that was rebuilt from a node which does not name all it is out for.
-const FAULTS_UNKNOWN: &str = "the store was lost and the node does not name all that it is out for; \
-                              its agent's settled report will";
 /// Closed faults that one answer shows.
 const SHOWN_CLOSED: usize = 20;
 
@@ -40,7 +43,7 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
     let faults = context.store.open_faults_all()?;
     let doubtful = |check| faults.iter().filter(|f| is_doubt(&f.id, check)).count();
     let open = context.store.open_incidents()?;
-    let out = open.iter().filter(|i| i.quarantine.is_out()).count();
+    let out = open.iter().filter(|i| is_out(context, i)).count();
     let withheld = open.iter().filter(|i| is_withheld(&i.quarantine)).count();
     Ok(types::Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -95,16 +98,6 @@ fn gaps(stats: &Stats) -> Vec<types::Gap> {
     of_consumers.chain(of_senders).collect()
 }
 
-/// Whether a fault says that a node's agent can't be taken at its word, and why.
-fn is_doubt(id: &FaultId, check: &str) -> bool {
-    id.scope.agent == WARDEN_AGENT && id.scope.check_name == check
-}
-
-/// Whether a fault was read back from its node, and its sender has not spoken since.
-fn is_restored(fault: &StoredFault) -> bool {
-    fault.count == 1 && fault.event.metadata.contains_key(keys::RESTORED)
-}
-
 /// When it was last asked whether another quarantine runs.
 fn looked_at(context: &Context) -> Option<Timestamp> {
     let second = context.metrics.other_quarantine_looked_at.get();
@@ -155,9 +148,9 @@ pub(super) fn node_lines(
         }
     }
     let open = context.store.open_incidents()?;
-    let states: HashMap<&NodeName, &str> = open
+    let states: HashMap<&NodeName, (&str, bool)> = open
         .iter()
-        .map(|i| (&i.node, i.quarantine.as_str()))
+        .map(|i| (&i.node, (i.quarantine.as_str(), is_given_back(context, i))))
         .collect();
     let mut lines = Vec::new();
     for node in context.nodes.all() {
@@ -171,8 +164,9 @@ pub(super) fn node_lines(
             cordoned: node.is_cordoned(),
             ready: ready(&node),
             open_faults: faults.get(&node.name).copied().unwrap_or_default(),
-            state: states.get(&node.name).map(|state| (*state).to_owned()),
+            state: states.get(&node.name).map(|(state, _)| (*state).to_owned()),
             agent: agent.to_owned(),
+            given_back: states.get(&node.name).is_some_and(|(_, back)| *back),
         });
     }
     lines.sort_by(|a, b| a.name.cmp(&b.name));
@@ -189,11 +183,12 @@ pub(super) fn node(
     let machine = object
         .as_ref()
         .map_or(agent.machine.as_str(), |node| node.machine());
-    let holds = context
-        .store
-        .machine(machine)?
-        .map(|machine| machine.holds.clone())
-        .unwrap_or_default();
+    let machine = context.store.machine(machine)?;
+    let place = Place {
+        node: object.as_deref(),
+        machine: machine.as_deref(),
+    };
+    let holds = machine.iter().flat_map(|machine| &machine.holds);
     let filter = IncidentFilter {
         node: Some(name.clone()),
         ..IncidentFilter::default()
@@ -219,17 +214,16 @@ pub(super) fn node(
             .open_faults(name)?
             .iter()
             .cloned()
-            .map(fault)
+            .map(|stored| fault(stored, &place))
             .collect(),
         observed: context
             .store
             .observed(name)?
             .into_iter()
-            .map(fault)
+            .map(|stored| fault(stored, &place))
             .collect(),
-        incidents: incidents.iter().map(incident).collect(),
+        incidents: incidents.iter().map(|i| incident(context, i)).collect(),
         holds: holds
-            .iter()
             .map(|hold| types::Hold {
                 actor: hold.actor.clone(),
                 until: hold.until,
@@ -240,7 +234,7 @@ pub(super) fn node(
             .store
             .closed_faults(name, SHOWN_CLOSED)?
             .into_iter()
-            .filter_map(closed_fault)
+            .filter_map(|closed| closed_fault(closed, &place))
             .collect(),
     })
 }
@@ -360,157 +354,6 @@ fn agent_word(
     Ok((agent, word))
 }
 
-/// Twelve characters over a fault's whole identity.
-pub(super) fn fault_id(id: &FaultId) -> String {
-    let text = format!(
-        "{}\n{}\n{}\n{}\n{}\n{}\n{}",
-        id.scope.subject,
-        id.scope.agent,
-        id.scope.component_class,
-        id.scope.check_name,
-        id.key.space.name(),
-        id.key.device,
-        id.key.code,
-    );
-    let digest = Sha256::digest(text.as_bytes());
-    let mut hex = String::with_capacity(12);
-    for byte in &digest[..6] {
-        // Writing to a string can't fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
-}
-
-fn fault(fault: StoredFault) -> types::Fault {
-    types::Fault {
-        restored: is_restored(&fault),
-        injected: fault.event.metadata.contains_key(keys::INJECTED),
-        origin: origin(&fault.event),
-        id: fault_id(&fault.id),
-        agent: fault.id.scope.agent,
-        component_class: fault.id.scope.component_class,
-        check: fault.id.scope.check_name,
-        device: fault.id.key.device.to_string(),
-        code: fault.id.key.code,
-        fatal: fault.fatal,
-        action: fault.action.name().to_owned(),
-        message: fault.event.message,
-        since: fault.opened_at,
-        last_at: fault.last_at,
-        count: fault.count,
-        sender: fault.sender.to_string(),
-        incident: fault.incident.map(|id| id.to_string()),
-        boot_id: fault.boot.to_string(),
-    }
-}
-
-fn origin(event: &HealthEvent) -> String {
-    let origin = event.metadata.get(keys::ORIGIN);
-    origin.cloned().unwrap_or_default()
-}
-
-pub(super) fn incident(incident: &incident::Incident) -> types::Incident {
-    let taint = |t: &incident::Taint| format!("{}={}:{}", t.key, t.value, t.effect);
-    types::Incident {
-        id: incident.id.to_string(),
-        node: incident.node.to_string(),
-        node_uid: incident.node_uid.clone(),
-        version: incident.version,
-        state: incident.quarantine.as_str().to_owned(),
-        detail: if incident.faults_unknown && incident.quarantine.is_out() {
-            FAULTS_UNKNOWN.to_owned()
-        } else {
-            detail(&incident.quarantine)
-        },
-        withheld_by: withheld_by(&incident.quarantine).map(str::to_owned),
-        not_before: not_before(&incident.quarantine),
-        since: incident.since,
-        opened_at: incident.opened_at,
-        closed_at: incident.closed_at,
-        pool: incident.pool.clone(),
-        cordon: incident.marks.cordon,
-        cordon_pre_existing: incident.marks.cordon_pre_existing,
-        taints: incident.marks.taints.iter().map(taint).collect(),
-        faults: incident.faults.iter().map(incident_fault).collect(),
-        needs_operator: incident.needs_operator.clone(),
-        held_by: incident.held_by.clone(),
-        faults_unknown: incident.faults_unknown,
-    }
-}
-
-fn closed_fault(closed: StoredFault) -> Option<types::ClosedFault> {
-    let (closed_at, cause) = (closed.closed_at?, closed.cause?);
-    Some(types::ClosedFault {
-        fault: fault(closed),
-        closed_at,
-        cause: cause.as_str().to_owned(),
-    })
-}
-
-fn incident_fault(fault: &incident::IncidentFault) -> types::IncidentFault {
-    types::IncidentFault {
-        fault: fault.id.to_string(),
-        rules: fault.rules.iter().cloned().collect(),
-        action: fault.action.name().to_owned(),
-        joined_at: fault.joined_at,
-        closed_at: fault.closed_at,
-        seq: fault.seq,
-    }
-}
-
-fn detail(status: &QuarantineStatus) -> String {
-    match status {
-        QuarantineStatus::Withheld(Withheld::Breaker(bound)) => {
-            format!(
-                "the pool's breaker is tripped by its {} bound",
-                bound.as_str()
-            )
-        }
-        QuarantineStatus::Withheld(Withheld::FirstAction { until }) => {
-            format!("quarantine was switched on; nothing is done before {until}")
-        }
-        QuarantineStatus::Withheld(Withheld::Pace) => "nodes go one after the other".to_owned(),
-        QuarantineStatus::Withheld(Withheld::OtherQuarantine) => {
-            "another fault-quarantine runs in the cluster".to_owned()
-        }
-        QuarantineStatus::Releasing(reason) | QuarantineStatus::Closed(reason) => {
-            reason.as_str().to_owned()
-        }
-        QuarantineStatus::Observed | QuarantineStatus::Applying | QuarantineStatus::Quarantined => {
-            String::new()
-        }
-    }
-}
-
-fn withheld_by(status: &QuarantineStatus) -> Option<&'static str> {
-    match status {
-        QuarantineStatus::Withheld(why) => Some(why.as_str()),
-        QuarantineStatus::Observed
-        | QuarantineStatus::Applying
-        | QuarantineStatus::Quarantined
-        | QuarantineStatus::Releasing(_)
-        | QuarantineStatus::Closed(_) => None,
-    }
-}
-
-fn not_before(status: &QuarantineStatus) -> Option<Timestamp> {
-    match status {
-        QuarantineStatus::Withheld(Withheld::FirstAction { until }) => Some(*until),
-        QuarantineStatus::Withheld(
-            Withheld::Breaker(_) | Withheld::Pace | Withheld::OtherQuarantine,
-        )
-        | QuarantineStatus::Observed
-        | QuarantineStatus::Applying
-        | QuarantineStatus::Quarantined
-        | QuarantineStatus::Releasing(_)
-        | QuarantineStatus::Closed(_) => None,
-    }
-}
-
-fn is_withheld(status: &QuarantineStatus) -> bool {
-    matches!(status, QuarantineStatus::Withheld(_))
-}
-
 pub(super) fn step(step: StoredTransition) -> types::Step {
     types::Step {
         seq: step.seq,
@@ -573,7 +416,7 @@ pub(super) fn breaker(context: &Context) -> Result<Vec<types::BreakerPool>, Read
         pools.push(types::BreakerPool {
             pool: pool.to_owned(),
             nodes: size,
-            out: of_pool().filter(|i| i.quarantine.is_out()).count(),
+            out: of_pool().filter(|i| is_out(context, i)).count(),
             withheld: of_pool()
                 .filter(|i| is_withheld(&i.quarantine))
                 .map(|i| i.node.to_string())

@@ -7,11 +7,15 @@
 
 mod ingest;
 mod labels;
+mod numbers;
 mod quarantine;
 mod reader;
 mod sections;
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
 
 use health_event::text::counted;
 
@@ -90,9 +94,14 @@ pub struct Config {
     shapes: Vec<Key>,
 }
 
+/// Bytes of a configuration at most: 100 times the largest of a real cluster.
+pub const LARGEST: usize = 1024 * 1024;
+
 /// Why a configuration can't be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigError {
+    /// It has more than [`LARGEST`] bytes.
+    TooLarge,
     /// It is no TOML; where and why.
     Syntax(String),
     /// Everything wrong with it.
@@ -103,6 +112,7 @@ impl ConfigError {
     /// Static name for metrics and messages.
     pub fn code(&self) -> &'static str {
         match self {
+            Self::TooLarge => "config_too_large",
             Self::Syntax(_) => "config_syntax",
             Self::Problems(_) => "config",
         }
@@ -114,6 +124,11 @@ impl std::error::Error for ConfigError {}
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::TooLarge => write!(
+                f,
+                "the configuration has more than {LARGEST} bytes, the most that is read; fewer or \
+                 shorter rule sets make it smaller"
+            ),
             Self::Syntax(why) => write!(f, "the configuration is no TOML: {}", why.trim_end()),
             Self::Problems(problems) => {
                 let count = counted(problems.len() as u64, "fault");
@@ -122,6 +137,22 @@ impl fmt::Display for ConfigError {
             }
         }
     }
+}
+
+/// A configuration's text. Of a file that is too large one byte more than [`LARGEST`] is read, so that
+/// [`Config::parse_all`] refuses it.
+///
+/// # Errors
+/// The file can't be read, or holds no UTF-8 text.
+pub fn read(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    let most = LARGEST as u64 + 1;
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    if bytes.len() > LARGEST {
+        // A character that is cut in two does not matter any more.
+        return Ok(String::from_utf8_lossy(&bytes).into_owned());
+    }
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 impl Config {
@@ -142,16 +173,26 @@ impl Config {
     /// is wrong has its default, so that the rest can be checked too.
     ///
     /// # Errors
-    /// [`ConfigError::Syntax`].
+    /// [`ConfigError::TooLarge`], [`ConfigError::Syntax`].
     pub fn parse_all(text: &str) -> Result<(Self, Vec<Problem>), ConfigError> {
-        let table = text
-            .parse::<toml::Table>()
-            .map_err(|_| ConfigError::Syntax(syntax_faults(text)))?;
+        if text.len() > LARGEST {
+            return Err(ConfigError::TooLarge);
+        }
+        let (table, too_large) = if let Ok(table) = text.parse::<toml::Table>() {
+            (table, Vec::new())
+        } else {
+            let too_large = numbers::too_large(text);
+            let table = numbers::bounded(text, &too_large).parse();
+            let syntax = |error| ConfigError::Syntax(syntax_faults(text, &error));
+            (table.map_err(syntax)?, too_large)
+        };
         let findings = Findings::default();
         let mut config = Self::read(Section::root(table, &findings));
         config.keys = findings.keys.into_inner();
         config.shapes = findings.shapes.into_inner();
-        Ok((config, findings.problems.into_inner()))
+        let mut problems = findings.problems.into_inner();
+        numbers::tell(&mut problems, &too_large);
+        Ok((config, problems))
     }
 
     fn read(mut root: Section<'_>) -> Self {
@@ -203,8 +244,8 @@ impl Config {
 const MOST_LINES: usize = 50;
 
 /// Every line where a text stops being TOML, keys that stand twice included. What follows on a line is
-/// mostly a consequence.
-fn syntax_faults(text: &str) -> String {
+/// mostly a consequence. `error` is told where no line is known.
+fn syntax_faults(text: &str, error: &toml::de::Error) -> String {
     let (_, mut errors) = toml::de::DeTable::parse_recoverable(text);
     let start = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
     errors.sort_by_key(start);
@@ -215,6 +256,9 @@ fn syntax_faults(text: &str) -> String {
         text[..before].matches('\n').count()
     });
     errors.truncate(MOST_LINES);
+    if errors.is_empty() {
+        return error.to_string();
+    }
     errors.iter().map(ToString::to_string).collect()
 }
 

@@ -4,6 +4,7 @@ fn problems(text: &str) -> Vec<String> {
     match Config::parse(text) {
         Ok(_) => Vec::new(),
         Err(ConfigError::Syntax(why)) => vec![why],
+        Err(error @ ConfigError::TooLarge) => vec![error.to_string()],
         Err(ConfigError::Problems(problems)) => problems.iter().map(ToString::to_string).collect(),
     }
 }
@@ -71,6 +72,60 @@ fn a_profile_sets_what_the_modules_do() {
     let off = "profile = 'cordon'\n[connector]\nenabled = false\n[quarantine]\nenabled = false";
     let config = Config::parse(off).unwrap();
     assert!(!config.connector.enabled && !config.quarantine.enabled);
+}
+
+#[test]
+fn a_number_that_64_bits_do_not_hold_is_told_with_place_key_and_what_is_allowed() {
+    let text = "profile = 'cordon'\n[quarantine]\nworkers = 99_999_999_999_999_999_999 # ü\n\
+                protected_nodes = ['a', -99999999999999999999]\n\
+                [store]\nreserve = 9223372036854775808\nmax_age = 1e999\n[surprise]\nx = 0xffffffffffffffffff\n\
+                [log]\nlevel = 5";
+    let found = problems(text);
+    for want in [
+        "quarantine.workers = 99_999_999_999_999_999_999: allowed is a number from 1 to 1024 (line 3, \
+         column 11)",
+        "quarantine.protected_nodes[1] = -99999999999999999999: allowed is a number from \
+         -9223372036854775808 to 9223372036854775807 (line 4, column 25)",
+        "store.reserve = 9223372036854775808: allowed is a number from -9223372036854775808 to \
+         9223372036854775807 (line 6, column 11)",
+        "store.max_age = 1e999: allowed is a span from 1h to ",
+        "surprise.x = 0xffffffffffffffffff: allowed is ",
+        "log.level = 5: allowed is ",
+    ] {
+        assert!(
+            found.iter().any(|line| line.starts_with(want)),
+            "{want:?} in {found:#?}"
+        );
+    }
+    // A prefix without a digit.
+    let bare = problems("[quarantine]\nworkers = 0o");
+    assert_eq!(
+        bare,
+        ["quarantine.workers = 0o: allowed is a number from 1 to 1024 (line 2, column 11)"]
+    );
+    // Where the text is no TOML either, that is told first.
+    let both = problems("a = 99999999999999999999\nb = = 1");
+    assert!(both[0].contains("line 2"), "{both:?}");
+}
+
+#[test]
+fn a_configuration_that_is_too_large_is_refused_before_it_is_read() {
+    let line = "# a comment\n";
+    let text = line.repeat(LARGEST / line.len());
+    Config::parse(&text).unwrap();
+    let error = Config::parse(&line.repeat(LARGEST / line.len() + 1)).unwrap_err();
+    assert_eq!(
+        (&error, error.code()),
+        (&ConfigError::TooLarge, "config_too_large")
+    );
+    assert!(
+        error.to_string().contains("more than 1048576 bytes"),
+        "{error}"
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "ü".repeat(LARGEST)).unwrap();
+    let text = read(file.path()).unwrap();
+    assert_eq!(Config::parse(&text).unwrap_err(), ConfigError::TooLarge);
 }
 
 #[test]

@@ -2,15 +2,15 @@
 
 use std::sync::PoisonError;
 
-use decide::quarantine::{Note, Request, RequestKind};
+use decide::quarantine::{Decision, Mode, Note, Request, RequestKind};
 use health_event::NodeName;
-use health_event::incident::QuarantineStatus;
+use health_event::incident::{Incident, QuarantineStatus};
 use telemetry::events::{BreakerReset, set_breaker};
 use tokio::sync::{mpsc, oneshot};
 
 use super::breaker::Breaker;
 use super::work::Module;
-use crate::requests::{Asked, Request as Asks};
+use crate::requests::{Asked, Done, Request as Asks};
 
 /// Requests that wait for a node's worker at most.
 const WAITING: usize = 1_024;
@@ -19,7 +19,7 @@ const WAITING: usize = 1_024;
 #[derive(Debug)]
 pub(super) struct Waiting {
     request: Request,
-    answer: Option<oneshot::Sender<Result<String, String>>>,
+    answer: Option<oneshot::Sender<Result<Done, String>>>,
 }
 
 /// Takes requests in until their senders are gone.
@@ -37,7 +37,11 @@ pub(super) async fn take_in(module: &Module, mut requests: mpsc::Receiver<Asked>
             } => {
                 let done = module
                     .reset_breaker(pool.as_deref(), drop_withheld, &actor)
-                    .await;
+                    .await
+                    .map(|text| Done {
+                        text,
+                        only_recorded: false,
+                    });
                 // The asker may have gone; what was done is in the log.
                 drop(answer.send(done));
             }
@@ -70,7 +74,7 @@ impl Module {
         &self,
         node: &NodeName,
         request: Request,
-        answer: Option<oneshot::Sender<Result<String, String>>>,
+        answer: Option<oneshot::Sender<Result<Done, String>>>,
     ) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let refuse = |answer: Option<oneshot::Sender<_>>, why: &str| {
@@ -115,13 +119,18 @@ impl Module {
         requests.get(node).map(|waiting| waiting.request.clone())
     }
 
-    /// The request of this node was taken in.
-    pub(super) fn answer_request(&self, node: &NodeName, notes: &[Note]) {
+    /// The request of this node was taken in. `before` is the incident as it was.
+    pub(super) fn answer_request(
+        &self,
+        node: &NodeName,
+        before: Option<&Incident>,
+        decision: &Decision,
+    ) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(waiting) = requests.remove(node) else {
             return;
         };
-        let refused = notes.iter().find_map(|note| match note {
+        let refused = decision.notes.iter().find_map(|note| match note {
             Note::RequestRefused(why) => Some((*why).to_owned()),
             Note::Blocked { .. }
             | Note::Suppressed(_)
@@ -129,7 +138,10 @@ impl Module {
             | Note::StrayMarks(_)
             | Note::CooperatorUncordon(_) => None,
         });
-        let answer = refused.map_or_else(|| Ok(format!("done for node {node}")), Err);
+        let kind = waiting.request.kind;
+        let mode = self.policy_now().mode;
+        let done = || said(node, kind, before, decision.incident.as_ref(), mode);
+        let answer = refused.map_or_else(|| Ok(done()), Err);
         if let Some(to) = waiting.answer {
             drop(to.send(answer));
         }
@@ -241,3 +253,79 @@ impl Module {
         })
     }
 }
+
+/// What was done about a node, and what was not: nobody is told that a node is out, or back, to which
+/// nothing is written.
+fn said(
+    node: &NodeName,
+    kind: RequestKind,
+    before: Option<&Incident>,
+    after: Option<&Incident>,
+    mode: Mode,
+) -> Done {
+    let idle = match mode {
+        Mode::Enforce => None,
+        Mode::Refused => Some("another fault-quarantine runs in the cluster"),
+        Mode::DryRun => Some("quarantine is in a dry run (as in profile observe)"),
+        Mode::Off => Some("quarantine is off"),
+    };
+    let was_out = before.is_some_and(|before| before.quarantine.is_out());
+    let observed = after.is_some_and(|i| i.quarantine == QuarantineStatus::Observed);
+    let (act, done, idle, by_hand) = match kind {
+        RequestKind::Hold => (
+            "the hold",
+            if was_out {
+                "it is out already, and stays out until `warden release`"
+            } else {
+                "it is taken out, and stays out until `warden release`"
+            },
+            idle.or_else(|| {
+                observed.then_some("the node is protected (quarantine.protected_nodes)")
+            }),
+            format!("`kubectl cordon {node}` takes it out"),
+        ),
+        RequestKind::Release if was_out => (
+            "the end of the hold",
+            "the hold is ended; it comes back once its faults, if any, have ended",
+            idle,
+            format!("`warden explain {node}` names what takes it back"),
+        ),
+        RequestKind::Release => (
+            "the end of the hold",
+            "the hold is ended",
+            idle,
+            format!("if you cordoned it yourself, `kubectl uncordon {node}` takes it back"),
+        ),
+        RequestKind::Cancel | RequestKind::DropWithheld => (
+            "the end of its incident",
+            if was_out {
+                "its incident is ended, and it is given back"
+            } else {
+                "its incident is ended, and it is left in service"
+            },
+            idle,
+            format!("if you cordoned it yourself, `kubectl uncordon {node}` takes it back"),
+        ),
+    };
+    let replaced = before.and_then(|before| before.held_by.as_deref());
+    let replaced = replaced.filter(|_| kind == RequestKind::Hold);
+    let replaced = replaced.map_or_else(String::new, |held| {
+        format!(". It was held already, by {held}: that is replaced")
+    });
+    let only_recorded = idle.is_some();
+    let text = match idle {
+        Some(why) => format!(
+            "recorded for node {node}: {act}. Nothing is written to the node, for {why}; by hand: \
+             {by_hand}{replaced}"
+        ),
+        None => format!("done for node {node}: {done}{replaced}"),
+    };
+    Done {
+        text,
+        only_recorded,
+    }
+}
+
+#[cfg(test)]
+#[path = "asked_tests.rs"]
+mod tests;

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use decide::quarantine::{Annotation, Cooperator, FaultFacts, Label, NodeFacts, Policy, TaintRead};
+use decide::quarantine::{
+    Annotation, Cooperator, FaultFacts, Label, NodeFacts, Origin, Policy, TaintRead,
+};
 use decide::rules::{NodeValue, RuleSets};
-use event_store::StoredFault;
+use event_store::{Machine, StoredFault};
 use health_event::incident::Taint;
 use health_event::{BootId, Sender};
 use k8s_api::names;
@@ -130,6 +132,21 @@ pub(super) fn fault_facts(
         may_force: false,
     };
     (facts, failed)
+}
+
+/// Whether no rule set acts on a fault, for it was said of another machine or in an earlier boot.
+pub fn is_elsewhere(fault: &StoredFault, node: &nodes::NodeFacts, machine: &Machine) -> bool {
+    let said = Origin {
+        machine_id: &fault.machine,
+        boot: &fault.boot,
+        at: fault.last_at,
+    };
+    let stands = Origin {
+        machine_id: &node.system_uuid,
+        boot: &BootId::new(&node.boot_id),
+        at: node.created_at,
+    };
+    decide::quarantine::is_elsewhere(said, stands, &machine.boots)
 }
 
 /// The node object as Node rules see it: what the cache keeps, in the API's shape.

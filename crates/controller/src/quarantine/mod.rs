@@ -27,6 +27,7 @@ mod startup;
 mod work;
 mod writes;
 
+pub use facts::is_elsewhere;
 pub use off::settle;
 pub use other::other;
 pub use run::{QuarantineError, run};

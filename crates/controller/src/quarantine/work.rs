@@ -7,7 +7,7 @@ use std::time::Duration;
 use decide::breaker::{Ask, Cause, Permit};
 use decide::quarantine::{
     AgentFacts, Annotation, CordonOwner, Decision, FaultFacts, MarkOrigin, Mode, NodeFacts,
-    PermitRequest, Policy, Request, View,
+    PermitRequest, Policy, Reason, Request, View,
 };
 use decide::rules::RuleSets;
 use event_store::{EventStore, IncidentFilter, Machine, ReadError, Transition, WriteError};
@@ -136,7 +136,7 @@ impl Module {
     }
 
     /// What decisions are bound to now.
-    fn policy_now(&self) -> &Policy {
+    pub(super) fn policy_now(&self) -> &Policy {
         let reference = &self.apply.reference;
         match self.policy.mode {
             // As long as nobody knows, it is decided as if there were none, and the gate waits.
@@ -398,7 +398,7 @@ impl Module {
             self.breaker.lock().count(&incident.pool, name, cause);
         }
         if decision.request_done {
-            self.answer_request(name, &decision.notes);
+            self.answer_request(name, observed.incident.as_ref(), &decision);
         }
         said::decision(
             &self.context.metrics,
@@ -613,6 +613,12 @@ fn cause(decision: &Decision, observed: &Observed, taken: &TakenRecord) -> Strin
         if let count @ 1.. = with(key) {
             cause[name] = json!(count);
         }
+    }
+    let held = observed.incident.as_ref().and_then(|i| i.held_by.as_ref());
+    if let (Some(Reason::PersonHold(who)), Some(before)) = (reason, held)
+        && who != before
+    {
+        cause["held_before"] = json!(before);
     }
     if !taken.pool.is_empty() {
         cause["pool"] = json!(taken.pool);

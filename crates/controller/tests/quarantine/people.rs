@@ -2,13 +2,15 @@
 
 use controller::requests::Request;
 use health_event::{HealthEvent, NodeName};
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::wait_for;
 
 use super::quarantined;
 use crate::harness::{
-    Cluster, Controller, SOON, annotation, fatal, healthy, is_cordoned, is_marked, taint_keys,
+    Cluster, Controller, RULES, SOON, annotation, fatal, healthy, is_cordoned, is_marked,
+    taint_keys,
 };
+use crate::process::{Program, Sender, numbered};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_persons_uncordon_ends_the_incident_and_holds_what_was_open() {
@@ -181,6 +183,147 @@ async fn a_person_holds_a_node_and_gives_it_back() {
             .unwrap()
             .is_err()
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_hold_is_told_as_one_with_whose_place_it_took() {
+    let cluster = Cluster::with_nodes(&["q-hold-2"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let controller = Controller::start(&cluster, folder.path()).await;
+    let hold = async |who: &str, why: &str| {
+        let (node, reason) = (NodeName::new("q-hold-2").unwrap(), why.to_owned());
+        let hold = Request::Hold { node, reason };
+        controller
+            .requests
+            .ask(hold, who.into())
+            .await
+            .unwrap()
+            .unwrap()
+    };
+    let first = hold("ann", "heat").await;
+    assert!(
+        !first.only_recorded && !first.text.contains("already"),
+        "{first:?}"
+    );
+    cluster.until("q-hold-2", "cordoned", is_cordoned).await;
+    controller.until_state("q-hold-2", "Quarantined").await;
+    let second = hold("bob", "the fan is loud").await;
+    let want = "It was held already, by ann: heat: that is replaced";
+    assert!(
+        !second.only_recorded && second.text.contains(want),
+        "{second:?}"
+    );
+    cluster
+        .until("q-hold-2", "marked anew", |node| {
+            annotation(node, "warden.dev/incident").is_some_and(|mark| mark.contains("fan is loud"))
+        })
+        .await;
+    controller.until_state("q-hold-2", "Quarantined").await;
+    let node = NodeName::new("q-hold-2").unwrap();
+    let of = event_store::TransitionsOf::Node(&node);
+    let steps = controller.context.store.transitions(of, 0, 100).unwrap();
+    let causes: Vec<Value> = steps
+        .iter()
+        .map(|step| serde_json::from_str(&step.cause).unwrap())
+        .collect();
+    let texts: Vec<&str> = causes
+        .iter()
+        .filter_map(|cause| cause["text"].as_str())
+        .collect();
+    let anew = "bob holds the node out: the fan is loud";
+    let told = causes.iter().find(|cause| cause["text"] == anew);
+    assert_eq!(
+        told.map(|cause| &cause["held_before"]),
+        Some(&json!("ann: heat")),
+        "{texts:?}"
+    );
+    assert!(
+        !texts.iter().any(|text| text.contains("fault")),
+        "{texts:?}"
+    );
+}
+
+/// The profile was switched down while the node was out: nothing is written, nobody is told that it
+/// is, and what a person takes off by hand counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_dry_run_what_is_asked_is_only_recorded_and_a_node_given_back_by_hand_is_not_out() {
+    let cluster = Cluster::with_nodes(&["q-down"]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let kubeconfig = cluster.testbed.kubeconfig();
+    let flags = ["--insecure-local"];
+    let mut program = Program::start_cordoning(&kubeconfig, "", &flags);
+    program.up().await;
+    let sender = Sender::new(program.plain().await, None);
+    let mut event = numbered("q-down", 1);
+    event.check_name = "Both".into();
+    event.recommended_action = 27;
+    event.custom_recommended_action = "RESEAT_RISER".into();
+    sender.send(vec![event]).await.unwrap();
+    cluster.until("q-down", "out", is_cordoned).await;
+    let ask = async |program: &Program, method: &str, path: &str| -> Value {
+        let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+        let body = if path.ends_with("hold") {
+            r#"{"reason":"fan"}"#
+        } else {
+            ""
+        };
+        let (_, said) = program.send(method, path, Some(token.trim()), body).await;
+        serde_json::from_str(&said).unwrap()
+    };
+    wait_for("an incident that is out", SOON, || async {
+        let node = ask(&program, "GET", "/api/v1/nodes/q-down").await;
+        let state = &node["incidents"][0]["state"];
+        anyhow::ensure!(*state == "Quarantined", "{node:#}");
+        // The action of a site is told by its name, of fault and incident.
+        let custom = json!("RESEAT_RISER");
+        assert_eq!(node["faults"][0]["custom_action"], custom, "{node:#}");
+        assert_eq!(
+            node["incidents"][0]["faults"][0]["custom_action"], custom,
+            "{node:#}"
+        );
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    program.terminate();
+    program.ended().await;
+    let folder = program.kill();
+    let rules = RULES.replace("profile = \"cordon\"", "");
+    let program = Program::start_as("observe", folder, &kubeconfig, &rules, &flags);
+    program.up().await;
+    let out = async |want: i32, given_back: bool| {
+        wait_for("the count of nodes that are out", SOON, || async {
+            let status = ask(&program, "GET", "/api/v1/status").await;
+            let pools = ask(&program, "GET", "/api/v1/breaker").await;
+            let pools = pools.as_array().unwrap().iter();
+            let of_pools: i64 = pools.filter_map(|pool| pool["out"].as_i64()).sum();
+            let nodes = ask(&program, "GET", "/api/v1/nodes").await;
+            let told = (&status["out"], of_pools, &nodes[0]["given_back"]);
+            anyhow::ensure!(
+                told == (&json!(want), i64::from(want), &json!(given_back)),
+                "{told:?}"
+            );
+            Ok(Some(()))
+        })
+        .await
+        .unwrap();
+    };
+    out(1, false).await;
+    let held = ask(&program, "POST", "/api/v1/nodes/q-down/hold").await;
+    assert_eq!(held["only_recorded"], true, "{held}");
+    let uncordon = json!({ "spec": { "unschedulable": null } });
+    cluster.merge("q-down", uncordon).await;
+    // The taint still keeps it out.
+    cluster
+        .until("q-down", "uncordoned", |node| !is_cordoned(node))
+        .await;
+    out(1, false).await;
+    cluster
+        .merge("q-down", json!({ "spec": { "taints": null } }))
+        .await;
+    out(0, true).await;
+    let released = ask(&program, "POST", "/api/v1/nodes/q-down/release").await;
+    assert_eq!(released["only_recorded"], true, "{released}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

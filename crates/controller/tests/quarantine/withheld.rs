@@ -88,7 +88,7 @@ async fn a_reset_says_that_the_level_bound_is_still_reached() {
     let done = controller.requests.ask(reset, "tester".into()).await;
     let done = done.unwrap().unwrap();
     let want = "the level bound of pool gpu is still reached: 1 of 1 out; give back nodes";
-    assert!(done.contains(want), "{done}");
+    assert!(done.text.contains(want), "{done:?}");
     assert!(!is_cordoned(&cluster.get(names[1]).await));
 }
 

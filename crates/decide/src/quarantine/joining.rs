@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use health_event::incident::{HeldFault, Hold, Incident, IncidentFault};
+use health_event::{BootId, Boots};
 use jiff::Timestamp;
 use k8s_api::names::label_value;
 
@@ -25,7 +26,7 @@ pub(super) fn candidates<'a>(view: &View<'a>, node: &NodeFacts, now: Timestamp) 
     };
     let (mut suppressed, mut elsewhere) = (0, 0);
     for fault in view.faults.iter().filter(|f| asks(f)) {
-        if is_elsewhere(view, node, fault) {
+        if is_elsewhere(fault.origin(), node.origin(), view.boots) {
             elsewhere += 1;
         } else if is_suppressed(view, fault, now) {
             suppressed += 1;
@@ -64,18 +65,49 @@ fn is_forced(fault: &FaultFacts) -> bool {
     fault.may_force && fault.event.quarantine_overrides.is_some_and(|o| o.force)
 }
 
-/// Whether the fault was said of another machine under this name, or of an earlier boot. A sender
-/// that names neither is believed if it spoke since the node object exists.
-fn is_elsewhere(view: &View<'_>, node: &NodeFacts, fault: &FaultFacts) -> bool {
+/// Machine, boot and time: of a fault's last word, or of a node object's creation.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    /// System UUID; empty if unknown.
+    pub machine_id: &'a str,
+    /// Boot.
+    pub boot: &'a BootId,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// Whether a fault was said of another machine under the node's name, or of an earlier boot: it may
+/// not act then. A sender that names neither is believed if it spoke since the node object exists.
+pub fn is_elsewhere(fault: Origin<'_>, node: Origin<'_>, boots: &Boots) -> bool {
     let known = !fault.machine_id.is_empty() && !node.machine_id.is_empty();
     if known && fault.machine_id != node.machine_id {
         return true;
     }
-    if view.boots.is_past(&fault.boot) {
+    if boots.is_past(fault.boot) {
         return true;
     }
     let same_boot = !fault.boot.is_unknown() && fault.boot == node.boot;
-    !known && !same_boot && fault.last_at < node.created_at
+    !known && !same_boot && fault.at < node.at
+}
+
+impl FaultFacts {
+    fn origin(&self) -> Origin<'_> {
+        Origin {
+            machine_id: &self.machine_id,
+            boot: &self.boot,
+            at: self.last_at,
+        }
+    }
+}
+
+impl NodeFacts {
+    fn origin(&self) -> Origin<'_> {
+        Origin {
+            machine_id: &self.machine_id,
+            boot: &self.boot,
+            at: self.created_at,
+        }
+    }
 }
 
 fn is_suppressed(view: &View<'_>, fault: &FaultFacts, now: Timestamp) -> bool {

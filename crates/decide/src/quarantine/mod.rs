@@ -59,6 +59,7 @@ pub use facts::{
     AgentFacts, Annotation, Cooperator, CooperatorPolicy, CordonOwner, FaultFacts, Label,
     MarkOrigin, Mode, NodeFacts, Policy, Request, RequestKind, TaintRead, View, WriteFeedback,
 };
+pub use joining::{Origin, is_elsewhere};
 
 use health_event::incident::{
     CloseReason, Hold, Incident, IncidentFault, QuarantineStatus, Withheld,

@@ -345,7 +345,10 @@ impl Look<'_> {
     fn quarantined(&self) -> Decision {
         let mut notes = Vec::new();
         let (mut next, changed) = self.refreshed(&mut notes);
-        let mut decision = if let Some(decision) = self.stepped_in(&next) {
+        let idle = self.cannot_write().is_some();
+        let mut decision = if let Some(request) = self.view.request.filter(|_| idle) {
+            self.person_on_quarantined(next, request)
+        } else if let Some(decision) = self.stepped_in(&next) {
             decision
         } else if let Some(request) = self.view.request {
             self.person_on_quarantined(next, request)

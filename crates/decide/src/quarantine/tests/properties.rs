@@ -193,6 +193,18 @@ fn come_to_rest(world: &mut World) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
+    /// Whoever asks gets an answer: only a write whose outcome is unknown lets a request wait.
+    #[test]
+    fn a_request_waits_for_nothing_but_a_write(steps in proptest::collection::vec(any_step(), 0..30)) {
+        let mut world = world();
+        for step in &steps {
+            take(&mut world, step);
+            world.settle();
+            let in_doubt = matches!(world.status(), "Applying" | "Releasing");
+            prop_assert!(world.request.is_none() || in_doubt, "{} {:?}", world.status(), world.request);
+        }
+    }
+
     #[test]
     fn release_restores_exactly_what_was_there(
         steps in proptest::collection::vec(any_step(), 0..30),

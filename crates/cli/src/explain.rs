@@ -59,7 +59,13 @@ impl Facts {
     }
 
     fn is_well(&self) -> bool {
-        self.node.faults.is_empty() && self.open().is_none()
+        self.node.faults.is_empty() && self.open().is_none() && self.unconfirmed().is_empty()
+    }
+
+    /// Conditions of which nobody has spoken since the store was lost.
+    fn unconfirmed(&self) -> &[String] {
+        let object = self.node.object.as_ref();
+        object.map_or(&[], |object| &object.unconfirmed)
     }
 }
 
@@ -74,7 +80,8 @@ struct Explained<'a> {
     commands: Vec<can_do::Command>,
 }
 
-/// Asks and explains. The answer is [`Exit::Unhealthy`] while a fault or an incident is open.
+/// Asks and explains. The answer is [`Exit::Unhealthy`] while a fault or an incident is open, or a
+/// condition says of what is not known that it is wrong.
 ///
 /// # Errors
 /// [`ApiError`].

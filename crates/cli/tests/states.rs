@@ -142,6 +142,9 @@ fn a_node_that_is_gone_or_well() {
     silent.agent.state = "silent".into();
     silent.agent.last_report_at = Some(ago(900));
     check("well_as_far_as_known", 0, &silent, Vec::new());
+    let mut left = node();
+    left.object.as_mut().unwrap().unconfirmed = vec!["Thermal".into(), "Power".into()];
+    check("left_by_a_lost_store", 1, &left, Vec::new());
     let observed = api::Node {
         observed: vec![fault(1, "13", false), fault(2, "79", true)],
         ..node()

@@ -148,10 +148,30 @@ async fn after_a_lost_store_a_condition_stays_until_its_check_speaks() {
         .until("c-lost", "the other well", |node| well(node, "Other"))
         .await;
     assert!(ill(&node), "nobody said that it is over");
+    let unconfirmed = || async {
+        let name = health_event::NodeName::new("c-lost").unwrap();
+        let context = &controller.context;
+        let node = context.nodes.get(&name).unwrap();
+        controller::connector::unconfirmed(&context.store, &node).unwrap()
+    };
+    wait_for("it to be told as unconfirmed", SOON, || async {
+        let found = unconfirmed().await;
+        anyhow::ensure!(found == ["Thermal"], "{found:?}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
     controller.append(healthy(&bad)).await;
     cluster
         .until("c-lost", "well", |node| well(node, "Thermal"))
         .await;
+    wait_for("nothing unconfirmed", SOON, || async {
+        let found = unconfirmed().await;
+        anyhow::ensure!(found.is_empty(), "{found:?}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -196,6 +196,10 @@ pub struct NodeObject {
     /// take out: Warden leaves them alone, and the cordon and taints that belong to them too.
     #[serde(default)]
     pub foreign_marks: Vec<String>,
+    /// Conditions of ours that say that something is wrong, and of whose check nothing is known: an
+    /// earlier store was lost, and nobody has spoken of it since.
+    #[serde(default)]
+    pub unconfirmed: Vec<String>,
     /// The write that is under way, where the API server said no to it.
     #[serde(default)]
     pub write_refused: Option<WriteRefused>,

@@ -66,6 +66,7 @@ pub(super) fn steps(facts: &Facts, clock: &Clock) -> Vec<Line> {
         Some(incident) => of_incident(facts, incident, clock),
         None => without_incident(facts),
     };
+    lines.extend(unconfirmed(facts));
     lines.extend(held::lines(facts, clock));
     lines.extend(blocks::lines(facts));
     lines
@@ -91,6 +92,17 @@ fn without_incident(facts: &Facts) -> Vec<Line> {
     let mut lines = vec![Line::Comes(why.to_owned())];
     lines.extend(ends(&faults::sorted(facts, &facts.node.faults), ""));
     lines
+}
+
+/// What an earlier store left on the node.
+fn unconfirmed(facts: &Facts) -> Vec<Line> {
+    if facts.unconfirmed().is_empty() {
+        return Vec::new();
+    }
+    let text = "A condition of an earlier store stays until its check speaks again, here or by a restart \
+                of its monitor; one whose monitor is gone for good goes when `ingest.retired_checks` \
+                names it. Look at the node: no rule set acts on what is not known.";
+    vec![Line::Blocks(text.to_owned())]
 }
 
 fn gone(facts: &Facts) -> Vec<Line> {

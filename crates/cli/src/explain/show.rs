@@ -175,6 +175,11 @@ fn without_incident(facts: &Facts) -> (String, Style) {
         (None, false, ..) => "is not in the cluster, and no fault of it is open".to_owned(),
         (Some(_), true, true, _) => format!("is cordoned, not by Warden, with {faults} open"),
         (Some(_), true, false, _) => format!("is in service with {faults} open"),
+        (Some(_), false, ..) if !facts.unconfirmed().is_empty() => {
+            "may have a fault: a condition on it says so, and nobody has spoken of it since the store was \
+             lost"
+                .to_owned()
+        }
         (Some(_), false, true, None) => {
             "has no open fault and no incident, but is cordoned, not by Warden".to_owned()
         }
@@ -194,7 +199,15 @@ fn without_incident(facts: &Facts) -> (String, Style) {
 
 fn wrong(out: &mut impl Write, facts: &Facts, clock: &Clock) -> io::Result<()> {
     heading(out, "What is wrong")?;
-    if facts.node.faults.is_empty() {
+    let unconfirmed = facts.unconfirmed();
+    if !unconfirmed.is_empty() {
+        let list = harmless(&unconfirmed.join(", ")).into_owned();
+        writeln!(
+            out,
+            "  {YELLOW}not known{YELLOW:#}: the node's conditions say that these checks found something: {list}"
+        )?;
+    }
+    if facts.node.faults.is_empty() && (unconfirmed.is_empty() || facts.open().is_some()) {
         let said = if next::is_unknown(facts) {
             "What the node is out for is not known: the store was lost, and the node does not name it."
                 .to_owned()

@@ -105,6 +105,7 @@ pub(crate) fn node() -> api::Node {
             system_uuid: "machine-17".into(),
             blocked_by: Vec::new(),
             foreign_marks: Vec::new(),
+            unconfirmed: Vec::new(),
             write_refused: None,
         }),
         agent: api::Agent {

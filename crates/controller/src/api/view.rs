@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use k8s_api::names;
 
 use super::types;
+use crate::connector;
 use crate::context::Context;
 use crate::nodes::{ConditionStatus, NodeFacts, NodeTaint};
 use crate::quarantine;
@@ -252,6 +253,7 @@ fn node_object(context: &Context, node: &NodeFacts) -> Result<types::NodeObject,
         system_uuid: node.system_uuid.to_string(),
         blocked_by: blocked_by(context, node, refused.as_ref())?,
         foreign_marks: node.foreign_marks().map(str::to_owned).collect(),
+        unconfirmed: connector::unconfirmed(&context.store, node)?,
         write_refused: refused,
     })
 }

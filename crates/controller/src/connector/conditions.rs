@@ -33,8 +33,6 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// server a repetition of the loser, and a cordon must not be the loser: it was 6 ms late. A cordon
 /// is answered within 15 ms in nine of ten cases.
 const STAND_BACK: Duration = Duration::from_millis(20);
-/// Closed faults of a node that are looked at: those that closed last.
-const CLOSED: usize = 1_024;
 /// Name of the module.
 pub(super) const MODULE: &str = "connector";
 
@@ -176,7 +174,10 @@ impl Conditions {
             .iter()
             .any(|kind| stands(kind) && !known.contains(kind))
         {
-            let closed = self.context.store.closed_faults(&node.name, CLOSED)?;
+            let closed = self
+                .context
+                .store
+                .closed_faults(&node.name, facts::CLOSED)?;
             known.extend(closed.into_iter().map(|fault| fault.id.scope.check_name));
         }
         let view = View {

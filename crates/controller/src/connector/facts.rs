@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use decide::connector::{ConditionRead, FaultEntry};
-use event_store::StoredFault;
+use event_store::{EventStore, ReadError, StoredFault};
 use health_event::{Device, RecommendedAction, checks};
 use jiff::Timestamp;
 use k8s_api::{ConditionList, names};
 
 use crate::nodes::{ConditionStatus, NodeFacts};
 use crate::reports::AgentState;
+
+/// Closed faults of a node that are looked at: those that closed last.
+pub(super) const CLOSED: usize = 1_024;
 
 /// The node's conditions. Of foreign ones only that they are there: nobody writes them.
 pub(super) fn conditions(node: &NodeFacts) -> BTreeMap<String, ConditionRead> {
@@ -38,6 +41,28 @@ pub(super) fn listed(node: &NodeFacts) -> BTreeSet<String> {
     text.and_then(|text| ConditionList::parse(text).ok())
         .unwrap_or_default()
         .0
+}
+
+/// Conditions of ours that say that something is wrong on a node, and of whose check the store knows no
+/// fault, open or closed: an earlier one was lost (`docs/decisions/`, 16).
+///
+/// # Errors
+/// The store can't be read.
+pub fn unconfirmed(store: &EventStore, node: &NodeFacts) -> Result<Vec<String>, ReadError> {
+    let own = [names::MORE_FAULTS, names::OTHER_QUARANTINE];
+    let conditions = conditions(node);
+    let stands = |kind: &String| conditions.get(kind).is_some_and(|read| read.is_true);
+    let mut kinds = listed(node);
+    kinds.retain(|kind| stands(kind) && !own.contains(&kind.as_str()));
+    if !kinds.is_empty() {
+        for fault in store.open_faults(&node.name)?.iter() {
+            kinds.remove(&fault.id.scope.check_name);
+        }
+        for fault in store.closed_faults(&node.name, CLOSED)? {
+            kinds.remove(&fault.id.scope.check_name);
+        }
+    }
+    Ok(kinds.into_iter().collect())
 }
 
 /// Whether a fault under this name was said of this machine, as far as both are known: another

@@ -23,4 +23,5 @@ pub mod healthy;
 mod run;
 mod steps;
 
+pub use facts::unconfirmed;
 pub use run::{ConnectorError, run};

@@ -126,7 +126,7 @@ async fn an_agent_on_another_machine_is_a_fault_and_what_it_does_not_assert_stay
         "warden.dev/order".into(),
         format!("boot-{NODE}-0/01SPOOL/1"),
     );
-    agent.sender.send(vec![fault]).await.unwrap();
+    agent.sender.send(vec![fault.clone()]).await.unwrap();
     cluster.until(NODE, "taken out", is_cordoned).await;
 
     let mut foreign = another(agent.report(DetectorState::DetectorSettled, 0, &[]));
@@ -172,6 +172,22 @@ async fn an_agent_on_another_machine_is_a_fault_and_what_it_does_not_assert_stay
         "{log}"
     );
     assert!(is_cordoned(&cluster.get(NODE).await));
+    // Nor is it over for what a monitor over there says.
+    let mut well = fault;
+    (well.is_healthy, well.is_fatal, well.recommended_action) = (true, false, 0);
+    let place = |machine: &str, spool: &str| {
+        let order = format!("boot-{NODE}-0/{spool}/2");
+        let pairs = [("machine-id", machine.to_owned()), ("order", order)];
+        pairs.map(|(key, value)| (format!("warden.dev/{key}"), value))
+    };
+    well.id = "well-elsewhere".into();
+    well.metadata = place("machine-of-somebody", "02SPOOL").into();
+    agent.sender.send(vec![well.clone()]).await.unwrap();
+    assert_eq!(agent.open().await.len(), 1);
+    well.id = "well-here".into();
+    well.metadata = place("machine-of-doubtful", "01SPOOL").into();
+    agent.sender.send(vec![well]).await.unwrap();
+    assert_eq!(agent.open().await, Vec::<String>::new());
 
     // The node's own agent speaks again.
     let own = agent.report(DetectorState::DetectorSettled, 1, &[]);

@@ -350,6 +350,7 @@ impl Controller {
             newest_counts: false,
             inclusive: false,
             out_of_turn: false,
+            other_machine: false,
             event,
         };
         self.context.store.append(vec![new]).await.unwrap()[0].outcome

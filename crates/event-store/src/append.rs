@@ -1,7 +1,7 @@
 //! Taking events in: idempotency, repeats, and what they do to the faults of their check.
 
 use health_event::fault::codes_of;
-use health_event::{CloseCause, Scope, Sender, Stamp, Statement, Subject, devices_of};
+use health_event::{CloseCause, FaultState, Scope, Sender, Stamp, Statement, Subject, devices_of};
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, params};
 
@@ -66,12 +66,22 @@ impl Ledger {
             Some(scope) => scope,
             None => CachedScope::load(connection, &key)?,
         };
+        let statement = statement_of(new);
+        if has_no_effect(new, &statement, &scope) {
+            let seq = self.store_event(connection, new, &id, statement.stamp.at)?;
+            let weight = scope.weight();
+            self.scopes.put(key, weight, scope);
+            return Ok(Appended {
+                outcome: Outcome::Stored(seq),
+                id,
+                changes: Vec::new(),
+            });
+        }
         // A direct sender names no machine: then the one that was last heard of counts.
         if !new.machine.is_empty() {
             scope.machine.clone_from(&new.machine);
         }
         let boots = self.boots_of(connection, &scope.machine)?;
-        let statement = statement_of(new);
         let named = statement.devices.len() * statement.codes.len();
         let appended = if !statement.healthy && !make_room(connection, &mut scope, named)? {
             self.counters.over_limit += 1;
@@ -273,6 +283,24 @@ fn find(
         }
     }
     Ok(None)
+}
+
+/// Whether a healthy word comes from another machine than the node's, and all open faults that it
+/// speaks of were said of one that is not its own (faults-incidents 3, rule 6).
+fn has_no_effect(new: &NewEvent, statement: &Statement, scope: &CachedScope) -> bool {
+    if !(statement.healthy && new.other_machine) {
+        return false;
+    }
+    let mut spoken_of = scope
+        .state
+        .spoken_of(statement)
+        .filter(|f| f.open)
+        .peekable();
+    let is_other = |fault: &FaultState| {
+        let row = scope.rows.get(&fault.row);
+        row.is_some_and(|row| !row.facts.machine.is_empty() && row.facts.machine != new.machine)
+    };
+    spoken_of.peek().is_some() && spoken_of.all(is_other)
 }
 
 fn statement_of(new: &NewEvent) -> Statement {

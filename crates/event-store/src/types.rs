@@ -57,6 +57,9 @@ pub struct NewEvent {
     /// Sent in answer to a request for the list of faults, ahead of the spool: its number does not
     /// prove that all before it is stored.
     pub out_of_turn: bool,
+    /// It came from another machine than the node object names: as a healthy word it closes only what
+    /// was last said of its own machine, or of an unknown one.
+    pub other_machine: bool,
 }
 
 /// Events that are stored or refused together.

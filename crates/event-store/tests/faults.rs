@@ -28,6 +28,34 @@ fn a_fault_opens_closes_and_opens_again_with_its_history() {
 }
 
 #[test]
+fn a_healthy_word_of_another_machine_closes_only_what_was_said_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let elsewhere = |mut new: NewEvent| {
+        new.machine = "machine-2".into();
+        new.other_machine = true;
+        sealed(new)
+    };
+    let is_open = |store: &EventStore| !nodes_with_open_faults(store).is_empty();
+    send(&store, fault(1, "79"));
+    send(&store, elsewhere(healthy(2)));
+    assert!(is_open(&store), "another machine is well");
+    send(&store, healthy(3));
+    assert!(!is_open(&store));
+    // The first to speak from a machine that was exchanged: the node's object lags behind.
+    send(&store, elsewhere(fault(4, "79")));
+    assert!(is_open(&store));
+    send(&store, elsewhere(healthy(5)));
+    assert!(!is_open(&store), "its own fault");
+    // The node is that machine now.
+    send(&store, fault(6, "79"));
+    let mut exchanged = healthy(7);
+    exchanged.machine = "machine-2".into();
+    send(&store, sealed(exchanged));
+    assert!(!is_open(&store));
+}
+
+#[test]
 fn a_reboot_is_named_as_the_cause() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());

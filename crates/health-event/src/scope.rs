@@ -281,6 +281,15 @@ fn speaks_of(
         && (code.is_empty() || code == fault.2)
 }
 
+fn covers(healthy: &Statement, fault: &FaultState) -> bool {
+    let who = (healthy.inclusive, healthy.space);
+    let fault = (fault.space, &fault.device, fault.code.as_str());
+    healthy.devices.iter().any(|device| {
+        let said = |code: &String| speaks_of(who, (device, code), fault);
+        healthy.codes.iter().any(said)
+    })
+}
+
 /// What a statement did to one fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
@@ -361,24 +370,21 @@ impl ScopeState {
         self.faults.iter().find(|f| f.open && f.key() == *key)
     }
 
+    /// The faults, closed ones too, that a healthy word speaks of.
+    pub fn spoken_of(&self, healthy: &Statement) -> impl Iterator<Item = &FaultState> {
+        self.faults.iter().filter(|fault| covers(healthy, fault))
+    }
+
     fn clear(&mut self, statement: &Statement, boots: &Boots, now: Timestamp) -> Vec<Change> {
         for device in &statement.devices {
             for code in &statement.codes {
                 self.remember(statement, device, code, boots, now);
             }
         }
-        let covered = |f: &FaultState| {
-            let who = (statement.inclusive, statement.space);
-            statement.devices.iter().any(|device| {
-                let said =
-                    |code: &String| speaks_of(who, (device, code), (f.space, &f.device, &f.code));
-                statement.codes.iter().any(said)
-            })
-        };
         let mut changes = Vec::new();
         for index in 0..self.faults.len() {
             // Closed ones too: a later word with an earlier clock can take an answer back.
-            if covered(&self.faults[index]) {
+            if covers(statement, &self.faults[index]) {
                 changes.extend(self.judge(index, boots, now, false));
             }
         }

@@ -224,6 +224,7 @@ impl Intake {
                 store.clone(),
                 limits,
                 skews,
+                nodes.clone(),
                 Arc::clone(&metrics),
             ),
             reports: ReportService::new(gate, reports, nodes, &[], metrics),

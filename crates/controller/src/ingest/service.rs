@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use decide::gone::is_of_another;
 use event_store::{EventStore, Fingerprint, NewEvent, Outcome, WriteError};
 use health_event::{HealthEvent, NodeName, Order, Sender, Subject, checks, keys};
 use jiff::Timestamp;
@@ -18,6 +19,7 @@ use wire::datamodels::platform_connector_server::PlatformConnector;
 use super::limits::{Limits, Verdict};
 use super::skew::ClockSkews;
 use crate::crash;
+use crate::nodes::NodeCache;
 use crate::trust::{Caller, Gate};
 
 /// When a caller that found the store busy or full should ask again.
@@ -30,6 +32,7 @@ pub struct EventService {
     store: EventStore,
     limits: Arc<Limits>,
     skews: Arc<ClockSkews>,
+    nodes: NodeCache,
     metrics: Arc<ControllerMetrics>,
 }
 
@@ -40,6 +43,7 @@ impl EventService {
         store: EventStore,
         limits: Arc<Limits>,
         skews: Arc<ClockSkews>,
+        nodes: NodeCache,
         metrics: Arc<ControllerMetrics>,
     ) -> Self {
         Self {
@@ -47,6 +51,7 @@ impl EventService {
             store,
             limits,
             skews,
+            nodes,
             metrics,
         }
     }
@@ -117,12 +122,14 @@ impl EventService {
                 self.count_refusal("wardens_check");
             })?;
             let skewed = accepted.clock_skew;
-            let event = new_event(caller, node.clone(), accepted.event, fingerprint, now).map_err(
-                |why| {
+            let mut event = new_event(caller, node.clone(), accepted.event, fingerprint, now)
+                .map_err(|why| {
                     self.count_refusal("bad_order");
                     Status::invalid_argument(format!("event {index}: {why}"))
-                },
-            )?;
+                })?;
+            let object = self.nodes.get(&node);
+            event.other_machine =
+                object.is_some_and(|object| is_of_another(&event.machine, &object.system_uuid));
             self.skews
                 .note(&node, &event.sender, skewed, now, &mut events);
             events.push(event);
@@ -263,6 +270,7 @@ pub(crate) fn new_event(
         newest_counts: newest_counts(&event),
         inclusive: false,
         out_of_turn: false,
+        other_machine: false,
         subject: Subject::Node(node),
         event,
     })

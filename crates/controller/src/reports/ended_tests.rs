@@ -31,6 +31,7 @@ fn said(code: &str, order: &str) -> NewEvent {
         newest_counts: false,
         inclusive: false,
         out_of_turn: false,
+        other_machine: false,
         event,
     }
 }

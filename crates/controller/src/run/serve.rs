@@ -200,8 +200,9 @@ impl Parts {
         let limits = Arc::new(Limits::new(&context.config.ingest, &context.config.store));
         let skews = Arc::clone(skews);
         let store = context.store.clone();
-        let events = EventService::new(Arc::clone(gate), store, limits, skews, metrics());
         let (reports, nodes) = (context.reports.clone(), context.nodes.clone());
+        let known = nodes.clone();
+        let events = EventService::new(Arc::clone(gate), store, limits, skews, known, metrics());
         let clears = &context.config.ingest.reboot_clears;
         let reports = ReportService::new(Arc::clone(gate), reports, nodes, clears, metrics());
         Self { events, reports }

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rcgen::{KeyPair, SigningKey as _};
 use serde_json::{Value, json};
 
-use crate::harness::Cluster;
+use crate::harness::{Cluster, SOON};
 use crate::process::{Program, Sender, numbered};
 use crate::voice::Voice;
 
@@ -68,6 +68,8 @@ const BAD: &[Case] = &[
     ("GET", "/api/v1/incidents?limit=1000", "", 400, "bad_query", "1 to 500"),
     ("GET", "/api/v1/incidents?node=-", "", 400, "bad_node_name", ""),
     ("GET", "/api/v1/status?x", "", 400, "bad_query", "no query"),
+    ("GET", "/api/v1/watch?after=x", "", 400, "bad_query", "`after`"),
+    ("GET", "/api/v1/watch?limit=1", "", 400, "bad_query", "after, node"),
     ("GET", "/api/v1/nodes?limit=1", "", 400, "bad_query", "no query"),
     ("GET", "/api/v1/breaker?pool=gpu", "", 400, "bad_query", "no query"),
     ("GET", "/api/v1/nodes/Not_A_Name", "", 400, "bad_node_name", ""),
@@ -292,4 +294,178 @@ async fn what_no_part_said_is_told_as_such_of_fault_event_and_step() {
         (&json!(1), &json!(1), &json!(1)),
         "{steps}"
     );
+}
+
+/// What a watch brought: the kind of each message, its id and its data.
+struct Watched {
+    body: hyper::body::Incoming,
+    text: String,
+}
+
+impl Watched {
+    async fn open(
+        program: &Program,
+        path: &str,
+        last: Option<&str>,
+    ) -> Result<Self, (u16, String)> {
+        let address = program.address("api").await;
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let (mut send, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        tokio::spawn(connection);
+        let mut request = http::Request::get(path)
+            .header("host", "warden")
+            .header("authorization", format!("Bearer {}", token(program)));
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        let request = request.body(String::new()).unwrap();
+        let answer = send.send_request(request).await.unwrap();
+        let status = answer.status().as_u16();
+        let mut watched = Self {
+            body: answer.into_body(),
+            text: String::new(),
+        };
+        if status == 200 {
+            return Ok(watched);
+        }
+        while watched.more().await {}
+        Err((status, watched.text))
+    }
+
+    /// False at the end of the answer.
+    async fn more(&mut self) -> bool {
+        use http_body_util::BodyExt as _;
+        let frame = tokio::time::timeout(SOON, self.body.frame()).await;
+        let Some(Ok(frame)) = frame.expect("nothing came") else {
+            return false;
+        };
+        let data = frame.into_data().unwrap_or_default();
+        self.text.push_str(std::str::from_utf8(&data).unwrap());
+        true
+    }
+
+    /// Waits for messages up to one that tells of this state; answers each message's `id` and `to`.
+    async fn until(&mut self, state: &str) -> Vec<(u64, String)> {
+        loop {
+            let steps = steps(&self.text);
+            if steps.iter().any(|(_, to)| to == state) {
+                return steps;
+            }
+            assert!(self.more().await, "it ended: {}", self.text);
+        }
+    }
+}
+
+fn steps(text: &str) -> Vec<(u64, String)> {
+    let whole = text.rsplit_once("\n\n").map_or("", |(whole, _)| whole);
+    let field = |message: &str, name: &str| {
+        let line = message.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|line| line.trim().to_owned())
+    };
+    let messages = whole.split("\n\n");
+    messages
+        .filter(|message| field(message, "event:").as_deref() == Some("step"))
+        .map(|message| {
+            let data: Value = serde_json::from_str(&field(message, "data:").unwrap()).unwrap();
+            let id = field(message, "id:").unwrap().parse().unwrap();
+            assert_eq!(data["seq"], id);
+            (id, data["to"].as_str().unwrap().to_owned())
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_tells_each_step_once_and_goes_on_where_it_stood() {
+    let cluster = Cluster::with_nodes(&["watched", "other"]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let kubeconfig = cluster.testbed.kubeconfig();
+    let mut program = Program::start_cordoning(&kubeconfig, "", &["--insecure-local"]);
+    program.up().await;
+    let sender = Sender::new(program.plain().await, None);
+    let fatal = |node: &str, number: u64| {
+        let mut event = numbered(node, number);
+        event.check_name = "Test".into();
+        event
+    };
+    let mut first = Watched::open(&program, "/api/v1/watch", None)
+        .await
+        .unwrap();
+    sender.send(vec![fatal("watched", 1)]).await.unwrap();
+    let seen = first.until("Quarantined").await;
+    let (ids, states): (Vec<u64>, Vec<_>) = seen.into_iter().unzip();
+    assert_eq!(states, ["Applying", "Quarantined"]);
+    assert_eq!(ids, [1, 2]);
+    drop(first);
+
+    // What happened meanwhile comes first, and of other nodes nothing.
+    sender.send(vec![fatal("other", 2)]).await.unwrap();
+    cluster
+        .until("other", "out", crate::harness::is_cordoned)
+        .await;
+    let hold = program
+        .send(
+            "POST",
+            "/api/v1/nodes/watched/hold",
+            Some(&token(&program)),
+            r#"{"reason":"x"}"#,
+        )
+        .await;
+    assert_eq!(hold.0, 200, "{hold:?}");
+    let mut all = Watched::open(&program, "/api/v1/watch", Some("1"))
+        .await
+        .unwrap();
+    let mut one = Watched::open(&program, "/api/v1/watch?node=other&after=0", None)
+        .await
+        .unwrap();
+    let of_other = one.until("Quarantined").await;
+    assert_eq!(of_other.len(), 2, "{of_other:?}");
+    while steps(&all.text).last().is_none_or(|(id, _)| *id < 5) {
+        assert!(all.more().await, "it ended: {}", all.text);
+    }
+    let ids: Vec<u64> = steps(&all.text).into_iter().map(|(id, _)| id).collect();
+    assert!(ids.iter().copied().eq(2..2 + ids.len() as u64), "{ids:?}");
+
+    // Numbers of a store that was lost.
+    let mut lost = Watched::open(&program, "/api/v1/watch?after=5000", None)
+        .await
+        .unwrap();
+    lost.until("Quarantined").await;
+    assert!(lost.text.starts_with("event: new_store\n"), "{}", lost.text);
+    assert_eq!(steps(&lost.text)[0].0, 1);
+
+    let refused = Watched::open(&program, "/api/v1/watch", Some("x")).await;
+    let (code, body) = refused.err().unwrap();
+    assert!(code == 400 && body.contains("bad_last_event_id"), "{body}");
+    let mut open = vec![all, one, lost];
+    let refused = loop {
+        match Watched::open(&program, "/api/v1/watch", None).await {
+            Ok(watched) => open.push(watched),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(open.len(), 64);
+    assert!(
+        refused.0 == 503 && refused.1.contains("too_many_watches"),
+        "{refused:?}"
+    );
+    // Whoever goes makes room, and nobody who stays keeps the process from stopping.
+    drop(open.pop());
+    testbed::wait_for("room", SOON, || async {
+        let again = Watched::open(&program, "/api/v1/watch", None).await;
+        anyhow::ensure!(again.is_ok(), "still full");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    program.terminate();
+    program.ended().await;
+    for watched in &mut open {
+        while watched.more().await {}
+    }
+}
+
+fn token(program: &Program) -> String {
+    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+    token.trim().to_owned()
 }

@@ -66,10 +66,9 @@ impl Asked {
         Ok(limit.unwrap_or(PAGE))
     }
 
-    fn after(&mut self) -> Result<u64, Failed> {
+    fn after(&mut self) -> Result<Option<u64>, Failed> {
         let allowed = "`seq` of the last element seen, or 0";
-        let after = self.parse("after", allowed, |after| *after <= LAST_POSITION)?;
-        Ok(after.unwrap_or_default())
+        self.parse("after", allowed, |after| *after <= LAST_POSITION)
     }
 
     fn node(&mut self) -> Result<Option<NodeName>, Failed> {
@@ -111,7 +110,7 @@ impl<S: Sync> FromRequestParts<S> for Page {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failed> {
         let mut asked = Asked::of(&parts.uri)?;
-        let (after, limit) = (asked.after()?, asked.limit()?);
+        let (after, limit) = (asked.after()?.unwrap_or_default(), asked.limit()?);
         asked.finish("after, limit")?;
         Ok(Self { after, limit })
     }
@@ -128,10 +127,27 @@ impl<S: Sync> FromRequestParts<S> for EventQuery {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failed> {
         let mut asked = Asked::of(&parts.uri)?;
-        let (after, limit) = (asked.after()?, asked.limit()?);
+        let (after, limit) = (asked.after()?.unwrap_or_default(), asked.limit()?);
         let (page, node) = (Page { after, limit }, asked.node()?);
         asked.finish("after, limit, node")?;
         Ok(Self { page, node })
+    }
+}
+
+/// Which steps, and from where.
+pub(super) struct WatchQuery {
+    pub(super) after: Option<u64>,
+    pub(super) node: Option<NodeName>,
+}
+
+impl<S: Sync> FromRequestParts<S> for WatchQuery {
+    type Rejection = Failed;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failed> {
+        let mut asked = Asked::of(&parts.uri)?;
+        let (after, node) = (asked.after()?, asked.node()?);
+        asked.finish("after, node")?;
+        Ok(Self { after, node })
     }
 }
 

@@ -101,7 +101,7 @@ pub(super) async fn no_such_path(uri: Uri) -> Failed {
     let path: String = uri.path().chars().take(SHOWN).collect();
     let text = format!(
         "there is no path {path}; there are /healthz, /readyz, /metrics and, under /api/v1, \
-         status, nodes, incidents, events, breaker"
+         status, nodes, incidents, events, watch, breaker"
     );
     Failed::new(StatusCode::NOT_FOUND, "no_such_path", text)
 }

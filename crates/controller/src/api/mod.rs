@@ -6,7 +6,9 @@ mod failed;
 mod routes;
 pub mod types;
 mod view;
+mod watch;
 
 pub use auth::{ApiAuth, LocalTokenError};
 pub(crate) use failed::{not_leading, switched_off};
 pub use routes::{ApiState, router};
+pub use watch::Watches;

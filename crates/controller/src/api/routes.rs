@@ -19,6 +19,7 @@ use super::asked::{
 };
 use super::auth::ApiAuth;
 use super::failed::{self, Failed, no_node};
+use super::watch::{self, Watches};
 use super::{types, view};
 use crate::context::Context;
 use crate::requests::{Request as Ask, Requests};
@@ -32,6 +33,8 @@ pub struct ApiState {
     pub requests: Requests,
     /// Who may.
     pub auth: ApiAuth,
+    /// Calls that stay open.
+    pub watches: Watches,
 }
 
 /// Who calls, by the middleware.
@@ -54,6 +57,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/api/v1/incidents", get(incidents))
         .route("/api/v1/incidents/{id}", get(incident))
         .route("/api/v1/events", get(events))
+        .route("/api/v1/watch", get(watch::watch))
         .route("/api/v1/breaker", get(breaker))
         .route("/api/v1/breaker/reset", post(breaker_reset))
         .method_not_allowed_fallback(failed::no_such_method)

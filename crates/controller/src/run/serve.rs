@@ -22,7 +22,7 @@ use wire::validate::RECEIVE_LIMIT;
 use wire::warden::v1::agent_server::AgentServer;
 
 use super::tasks::Tasks;
-use crate::api::{self, ApiAuth, ApiState};
+use crate::api::{self, ApiAuth, ApiState, Watches};
 use crate::config::{ApiConfig, Config, TrustMode};
 use crate::context::Context;
 use crate::ingest::idle::NoteCalls;
@@ -120,6 +120,7 @@ pub(super) fn api(
         context: context.clone(),
         requests,
         auth,
+        watches: Watches::of(&context.store),
     };
     late.set(api::router(state))
         .map_err(|_| anyhow::anyhow!("the API was set up twice"))

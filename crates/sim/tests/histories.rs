@@ -170,8 +170,9 @@ proptest! {
 
     #[test]
     fn two_nodes_and_a_breaker_keep_all_promises(
-        choices in prop::collection::vec(any::<u16>(), 1..LONGEST)
+        choices in prop::collection::vec(any::<u16>(), 1..LONGEST),
+        losses in 0..3_u8,
     ) {
-        run(&Setup::new(2, 2, &LIMITS).with_level(1), &choices)?;
+        run(&Setup::new(2, 2, &with(&[(LoseStore, losses)])).with_level(1), &choices)?;
     }
 }

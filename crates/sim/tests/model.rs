@@ -394,6 +394,14 @@ fn late_writes_beside_a_node_that_waits() {
 }
 
 #[test]
+fn the_store_is_lost_and_there_is_room_for_one() {
+    let limits = [(Break, 2), (TimeOut, 1), (LoseStore, 1)];
+    let taken: &[_] = &["breaker_withholds", "adopted"];
+    let setup = Setup::new(2, 1, &limits).with_level(1);
+    check("store lost, breaker", setup, taken, 6_308);
+}
+
+#[test]
 fn a_breaker_that_resumes_by_itself() {
     let limits = [(Break, 2), (Heal, 1), (Tick, 1), (Crash, 1)];
     let mut setup = Setup::new(2, 1, &limits).with_level(1);

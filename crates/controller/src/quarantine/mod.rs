@@ -10,14 +10,16 @@
 //!
 //! # Reading order
 //! `settings` from the configuration, `facts` what is seen, `work` one node's turn, `writes` its write, `breaker` the
-//! shared state, `apply` the gate and the write, `startup` what a new process does first, `adoption` a lost store, `asked`
-//! what persons ask, `other` another fault-quarantine, `run` puts it together, `off` the module switched off.
+//! shared state, `apply` the gate and the write, `startup` what a new process does first, `adoption` a lost store,
+//! `marked` what it left on nodes, `asked` what persons ask, `other` another fault-quarantine,
+//! `run` puts it together, `off` the module switched off.
 
 mod adoption;
 mod apply;
 mod asked;
 mod breaker;
 mod facts;
+mod marked;
 mod off;
 mod other;
 mod run;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::apply::Apply;
 use super::breaker::Breaker;
 use super::work::Module;
-use super::{asked, other, said, settings, startup};
+use super::{asked, marked, other, said, settings, startup};
 use crate::context::Context;
 use crate::kubernetes::{Program, Reference, WARM};
 use crate::lease::Leadership;
@@ -123,6 +123,8 @@ async fn serve(
     };
     let wanted = settings::wanted(&config, &rules);
     let policy = settings::policy(&config, until);
+    marked::count(&context, &breaker, &policy, &config.label_prefix, &first)
+        .map_err(|e| start(&e))?;
     let module = Module::new(
         context.clone(),
         apply,

@@ -194,6 +194,7 @@ impl Module {
         let node = self.context.nodes.get(name);
         if node.is_none() {
             if incidents.is_empty() {
+                self.forget_counted(name);
                 return Ok(None);
             }
             // The cache lost it: only a direct read says that it is gone.
@@ -293,6 +294,9 @@ impl Module {
             new_id: &new_id,
         };
         let mut decision = decide::quarantine::decide(&view, now);
+        if observed.incident.is_none() && !decision.adopt {
+            self.forget_counted(name);
+        }
         let stored = if let Some(ask) = decision.ask.take() {
             let (with_permit, stored) = self.ask_breaker(&ask, &mut view, observed, now);
             decision = with_permit;
@@ -562,7 +566,7 @@ pub(super) fn new_incident_id() -> IncidentId {
 
 /// What the store knows of the incident that the node's mark names, or, where a cordon of ours has
 /// no mark, of the last incident of the object.
-fn mark_origin(
+pub(super) fn mark_origin(
     store: &EventStore,
     node: Option<&NodeFacts>,
     incident: Option<&Incident>,

@@ -214,6 +214,13 @@ impl BreakerState {
         }
     }
 
+    /// A node that was counted ([`BreakerState::count`]) before its incident was known, and has none
+    /// after all: its marks went before they were adopted. Answers whether it was out.
+    pub fn forget_counted(&mut self, node: &NodeName) -> bool {
+        let mut pools = self.pools.values_mut();
+        pools.any(|pool| pool.out.remove(node).is_some())
+    }
+
     /// A waiting node does not want its turn now (it is paused): those behind it go first. It
     /// keeps its place, and has it again once it asks. Answers whether that is new.
     pub fn pass_over(&mut self, pool: &str, node: &NodeName) -> bool {

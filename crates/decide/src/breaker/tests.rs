@@ -628,3 +628,23 @@ fn who_is_withheld_without_having_asked_goes_by_turn_the_oldest_first() {
     assert_eq!(take(&mut state, &off, 3, 10, 60), Permit::Taken);
     assert_eq!(state.pools[POOL].waiting.len(), 2);
 }
+
+#[test]
+fn a_node_that_was_counted_before_its_incident_was_known_keeps_its_place_until_it_has_none() {
+    let config = Config {
+        level_nodes: Some(1),
+        ..rate_only()
+    };
+    let mut state = BreakerState::default();
+    state.count(POOL, &node(0), Cause::default());
+    let permit = take(&mut state, &config, 1, 2, 0);
+    assert_eq!(permit, Permit::Withheld(Bound::Level));
+    // Its marks went before they were adopted: it asks like any other, and counts for the rate.
+    assert!(state.forget_counted(&node(0)) && !state.forget_counted(&node(0)));
+    drop(state.reset(POOL));
+    assert_eq!(take(&mut state, &config, 0, 2, 1), Permit::Taken);
+    assert!(state.pools[POOL].newly.contains_key(&node(0)));
+    // What waits is not out, and keeps its place.
+    assert!(!state.forget_counted(&node(1)));
+    assert!(state.pools[POOL].waiting.contains_key(&node(1)));
+}

@@ -8,7 +8,7 @@ use health_event::{BootId, FaultId, FaultKey, HealthEvent, Scope, devices_of};
 use jiff::Timestamp;
 use k8s_api::names;
 
-use super::facts::{AgentFacts, Annotation, FaultFacts, NodeFacts, Policy};
+use super::facts::{AgentFacts, Annotation, FaultFacts, MarkOrigin, NodeFacts, Policy};
 use super::joining::hold_open_faults;
 use super::on_node::{MarkRead, OnNode};
 use super::opening::blank_for;
@@ -59,6 +59,14 @@ pub fn adopt(
         adopt_faults(&mut incident, event, &names, now);
     }
     Some(incident)
+}
+
+/// Whether a node without an open incident will be adopted when its turn comes. It is out: a new
+/// process counts it for the breaker before it decides about any node, or the faults of others would
+/// take its place in the bound meanwhile.
+pub fn will_be_adopted(node: &NodeFacts, origin: MarkOrigin) -> bool {
+    let on = OnNode::read(node);
+    matches!(on.mark, MarkRead::Ours(_)) && origin == MarkOrigin::Unknown && !on.marks_nothing()
 }
 
 /// Whether the annotation names all that the node is out for. A node that is out names a fault, but

@@ -49,7 +49,7 @@ mod standing;
 #[cfg(test)]
 mod tests;
 
-pub use adoption::{ADOPTED, GivenBack, adopt, given_back, was_given_back};
+pub use adoption::{ADOPTED, GivenBack, adopt, given_back, was_given_back, will_be_adopted};
 pub use annotated::open_events;
 pub use decision::{
     Decision, NodeWrite, Note, PermitRequest, Preconditions, Reason, StrayMarks, Transition,

@@ -3,7 +3,7 @@
 use decide::breaker::{Ask, BreakerState, Cause, PoolState};
 use decide::quarantine::{
     Annotation, Decision, GivenBack, MarkOrigin, NodeWrite, Policy, RequestKind, View,
-    WriteFeedback, WriteKind,
+    WriteFeedback, WriteKind, will_be_adopted,
 };
 use health_event::incident::{CloseReason, IncidentId, QuarantineStatus};
 use jiff::Timestamp;
@@ -73,6 +73,9 @@ pub(super) fn decision(
         });
     };
     let mut breaker = (*world.breaker).clone();
+    if site.incident.is_none() {
+        breaker.forget_counted(&node_name(node));
+    }
     let permit = breaker.take(
         &setup.breaker,
         &Ask {
@@ -112,9 +115,12 @@ pub(super) fn decide(setup: &Setup, world: &mut World, node: usize) -> bool {
     }
     if let Some(breaker) = breaker {
         world.breaker = Kept::new(breaker);
+    } else if world.sites[node].incident.is_none() && !decision.adopt {
+        world.forget_counted(node);
     }
     if decision.adopt {
         adopt(setup, world, node);
+        world.fail(promises::of_levels(setup, &before, world, Some(node)));
         return *world != before;
     }
     let judged = Judged {
@@ -135,7 +141,7 @@ pub(super) fn decide(setup: &Setup, world: &mut World, node: usize) -> bool {
     {
         site.in_flight = Some(Kept::new(write));
     }
-    world.fail(promises::of_levels(setup, world));
+    world.fail(promises::of_levels(setup, &before, world, None));
     *world != before
 }
 
@@ -266,7 +272,7 @@ fn adopt(setup: &Setup, world: &mut World, node: usize) {
 }
 
 /// The write arrives at the API server, and the answer at the controller.
-pub(super) fn arrive(world: &mut World, node: usize) -> bool {
+pub(super) fn arrive(setup: &Setup, world: &mut World, node: usize) -> bool {
     let Some(write) = world.sites[node].in_flight.take() else {
         return false;
     };
@@ -274,7 +280,7 @@ pub(super) fn arrive(world: &mut World, node: usize) -> bool {
         let site = &world.sites[node];
         site.node == site.cache
     };
-    match land(world, node, &write, false) {
+    match land(setup, world, node, &write, false) {
         Ok(changed) => {
             world.sites[node].accepted = true;
             // A way out that finds nothing left to take off ends with the next decision.
@@ -295,17 +301,23 @@ pub(super) fn arrive(world: &mut World, node: usize) -> bool {
 }
 
 /// A write that nobody waits for arrives after all.
-pub(super) fn arrive_late(world: &mut World, node: usize, which: usize) -> bool {
+pub(super) fn arrive_late(setup: &Setup, world: &mut World, node: usize, which: usize) -> bool {
     if which >= world.sites[node].late.len() {
         return false;
     }
     let write = world.sites[node].late.remove(which);
     // Refused or not: nobody hears of it.
-    let _ = land(world, node, &write, true);
+    let _ = land(setup, world, node, &write, true);
     true
 }
 
-fn land(world: &mut World, node: usize, write: &NodeWrite, late: bool) -> Result<bool, Refusal> {
+fn land(
+    setup: &Setup,
+    world: &mut World,
+    node: usize,
+    write: &NodeWrite,
+    late: bool,
+) -> Result<bool, Refusal> {
     let site = &world.sites[node];
     let object = site.node.clone().ok_or(Refusal::Changed)?;
     let next = object.patched(write)?;
@@ -313,8 +325,11 @@ fn land(world: &mut World, node: usize, write: &NodeWrite, late: bool) -> Result
     let broken = promises::of_landing(site, &object, &next, write, late);
     world.fail(broken);
     let site = &mut world.sites[node];
-    if next.mark().is_some() {
+    if let Some(mark) = next.mark() {
         site.stripped = false;
+        if late && setup.may_exceed_level() && object.mark().is_none() {
+            site.came_late = Some(mark.incident);
+        }
     }
     site.node = Some(Kept::new(next));
     site.forget_hold();
@@ -322,7 +337,7 @@ fn land(world: &mut World, node: usize, write: &NodeWrite, late: bool) -> Result
 }
 
 /// The process ends and another begins: what was only in memory is gone.
-pub(super) fn restart(world: &mut World) -> bool {
+pub(super) fn restart(setup: &Setup, world: &mut World) -> bool {
     for site in &mut world.sites {
         site.give_up_waiting();
         site.request = None;
@@ -335,9 +350,16 @@ pub(super) fn restart(world: &mut World) -> bool {
         let kept = PoolState::restored(tripped, paced, pool.window.iter().cloned());
         breaker.pools.insert(name.clone(), kept);
     }
-    // Who is out and who waits follows from the incidents.
-    for site in &world.sites {
+    // Who is out and who waits follows from the incidents, and from marks whose incident is unknown.
+    for (node, site) in world.sites.iter().enumerate() {
         let Some(incident) = &site.incident else {
+            // Where nobody asks the breaker it makes no difference.
+            if setup.breaker.enabled
+                && let Some(cache) = &site.cache
+                && will_be_adopted(&cache.facts, site.mark_origin())
+            {
+                breaker.count(&cache.facts.pool, &node_name(node), Cause::default());
+            }
             continue;
         };
         if incident.quarantine.is_out() {
@@ -352,7 +374,7 @@ pub(super) fn restart(world: &mut World) -> bool {
 }
 
 /// The process ends and another begins with an empty store.
-pub(super) fn lose_store(world: &mut World) -> bool {
+pub(super) fn lose_store(setup: &Setup, world: &mut World) -> bool {
     for site in &mut world.sites {
         site.incident = None;
         if site.stripped {
@@ -387,7 +409,7 @@ pub(super) fn lose_store(world: &mut World) -> bool {
         site.unnamed = false;
     }
     world.breaker = Kept::default();
-    restart(world)
+    restart(setup, world)
 }
 
 fn incident_id(number: u32) -> IncidentId {
@@ -395,6 +417,17 @@ fn incident_id(number: u32) -> IncidentId {
 }
 
 impl World {
+    /// A node without an incident that is not adopted is not out, whatever was counted at start.
+    fn forget_counted(&mut self, node: usize) {
+        let name = node_name(node);
+        let mut pools = self.breaker.pools.values();
+        if pools.any(|pool| pool.out.contains_key(&name)) {
+            self.breaker.change(|breaker| {
+                breaker.forget_counted(&name);
+            });
+        }
+    }
+
     pub(super) fn pool_size(&self) -> usize {
         self.sites
             .iter()

@@ -131,6 +131,8 @@ pub struct Site {
     pub by_person: bool,
     /// Somebody took our annotations off since the incident's marks were last written.
     pub stripped: bool,
+    /// The incident whose mark a late write brought last, onto an object that had none.
+    pub came_late: Option<IncidentId>,
 }
 
 impl World {
@@ -219,6 +221,7 @@ impl Site {
             restarted: false,
             by_person: false,
             stripped: false,
+            came_late: None,
         }
     }
 

@@ -277,16 +277,31 @@ pub(super) fn of_landing(
     is_refused(site, incident).then_some(Broken::PersonOverruled)
 }
 
-/// The breaker's bound on nodes that are out by permit.
-pub(super) fn of_levels(setup: &Setup, world: &World) -> Option<Broken> {
+/// The breaker's bound on nodes that are out by permit. It counts what the process could know: a node
+/// that is adopted because a late write brought its mark, after the permit of another or before the
+/// store was lost, may exceed it; a permit never does.
+pub(super) fn of_levels(
+    setup: &Setup,
+    before: &World,
+    world: &World,
+    adopted: Option<usize>,
+) -> Option<Broken> {
     if !setup.breaker.enabled {
         return None;
     }
-    let by_permit = |site: &&Site| {
-        site.incident
-            .as_ref()
-            .is_some_and(|i| i.quarantine.is_out() && !site.by_person)
+    let out = |world: &World| {
+        let by_permit = |site: &&Site| {
+            site.incident
+                .as_ref()
+                .is_some_and(|i| i.quarantine.is_out() && !site.by_person)
+        };
+        world.sites.iter().filter(by_permit).count()
     };
-    let out = world.sites.iter().filter(by_permit).count();
-    (out > setup.breaker.level_bound(world.pool_size())).then_some(Broken::LevelExceeded)
+    let came_late = adopted.is_some_and(|node| {
+        let site = &world.sites[node];
+        site.came_late.is_some() && site.came_late == site.incident.as_ref().map(|i| i.id.clone())
+    });
+    let rises = out(world) > out(before);
+    (rises && !came_late && out(world) > setup.breaker.level_bound(world.pool_size()))
+        .then_some(Broken::LevelExceeded)
 }

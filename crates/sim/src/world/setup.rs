@@ -114,6 +114,12 @@ impl Setup {
         self
     }
 
+    /// Whether a late write may bring a node beyond the breaker's level: where the store may be lost.
+    pub(super) fn may_exceed_level(&self) -> bool {
+        let losses = self.limits.get(&What::LoseStore);
+        self.breaker.enabled && losses.is_some_and(|losses| *losses > 0)
+    }
+
     /// The time after so many moves of the clock.
     pub fn now(&self, clock: u8) -> Timestamp {
         Timestamp::UNIX_EPOCH + TICK * i32::from(clock)

@@ -176,14 +176,14 @@ impl Step {
                 next.sites[self.node].see();
                 true
             }
-            What::Arrive => controller::arrive(&mut next, self.node),
-            What::ArriveLate => controller::arrive_late(&mut next, self.node, self.fault),
+            What::Arrive => controller::arrive(setup, &mut next, self.node),
+            What::ArriveLate => controller::arrive_late(setup, &mut next, self.node, self.fault),
             What::TimeOut => next.sites[self.node].give_up_waiting(),
-            What::Crash => controller::restart(&mut next),
-            What::LoseStore => controller::lose_store(&mut next),
+            What::Crash => controller::restart(setup, &mut next),
+            What::LoseStore => controller::lose_store(setup, &mut next),
             What::SwitchMode => {
                 next.mode += 1;
-                controller::restart(&mut next)
+                controller::restart(setup, &mut next)
             }
             What::Tick => {
                 next.clock += 1;

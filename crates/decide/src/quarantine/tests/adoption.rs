@@ -7,8 +7,8 @@ use k8s_api::IncidentMark;
 
 use super::world::{World, at, event, healthy, xid_rule, xid_taint};
 use crate::quarantine::{
-    ADOPTED, AgentFacts, Annotation, CordonOwner, FaultFacts, GivenBack, Mode, NodeFacts, Note,
-    RequestKind, StrayMarks, adopt, given_back,
+    ADOPTED, AgentFacts, Annotation, CordonOwner, FaultFacts, GivenBack, MarkOrigin, Mode,
+    NodeFacts, Note, RequestKind, StrayMarks, adopt, given_back, will_be_adopted,
 };
 use crate::rules::{NodeValue, RuleSets};
 
@@ -250,4 +250,35 @@ fn a_node_that_a_person_gave_back_waits_for_one_word_of_its_agent_after_the_stor
     world.holds = vec![hold];
     world.settle();
     assert!(!world.is_cordoned());
+}
+
+#[test]
+fn what_is_counted_before_any_turn_is_exactly_what_its_turn_adopts() {
+    let marked = marked();
+    let mut other_uid = marked.clone();
+    other_uid.uid = "another".into();
+    let mut unreadable = marked.clone();
+    unreadable
+        .annotations
+        .insert(Annotation::Incident, "?".into());
+    let mut nothing = marked.clone();
+    nothing.annotations.remove(&Annotation::IsCordoned);
+    nothing.annotations.remove(&Annotation::AppliedTaints);
+    (nothing.unschedulable, nothing.taints) = (None, None);
+    let bare = World::xid().node().clone();
+    let table = [
+        ("marked", marked, true),
+        ("other UID", other_uid, false),
+        ("unreadable", unreadable, false),
+        ("nothing marked", nothing, false),
+        ("bare", bare, false),
+    ];
+    for (case, node, adopted) in table {
+        let mut world = World::xid();
+        world.node = Some(node);
+        assert_eq!(world.decide().adopt, adopted, "{case}");
+        let will = |origin| will_be_adopted(world.node(), origin);
+        assert_eq!(will(MarkOrigin::Unknown), adopted, "{case}");
+        assert!(!will(MarkOrigin::Closed), "{case}");
+    }
 }

@@ -484,3 +484,32 @@ fn a_cordon_of_ours_alone_is_lifted_on_a_paused_node_too() {
     assert_eq!(world.status(), "none");
     assert!(!world.is_cordoned());
 }
+
+#[test]
+fn a_mark_that_comes_back_late_while_we_leave_says_itself_what_it_brought() {
+    let mut world = two_rules();
+    // Another has a taint like ours when the first write is planned, and takes it off before one lands.
+    world.taint_by_hand(xid_taint());
+    without_writes(&mut world, |world| world.say(event(TAINTS, "GPU 0", "")));
+    let mut late = world.decide().write.unwrap();
+    world.untaint_by_hand(&xid_taint());
+    world.settle();
+    assert_eq!(world.status(), "Quarantined");
+    let marks = &world.incident.as_ref().unwrap().marks;
+    assert!(marks.taints_pre_existing.is_empty());
+    without_writes(&mut world, |world| {
+        world.say(healthy(TAINTS, "GPU 0", ""));
+    });
+    assert_eq!(world.status(), "Releasing");
+    // All of ours is taken off by hand, the other's taint comes back, and then the first write arrives.
+    strip(&mut world);
+    world.untaint_by_hand(&xid_taint());
+    world.taint_by_hand(xid_taint());
+    late.test.annotations_absent = world.node().annotations_absent;
+    world.write(late);
+    assert!(world.has(Annotation::Incident), "or nothing came late");
+    world.settle();
+    assert_eq!(world.status(), "none");
+    assert!(world.has_taint(&xid_taint()), "it is another's");
+    assert!(!world.has(Annotation::Incident));
+}

@@ -70,6 +70,15 @@ fn promises() -> Vec<Property<Checked>> {
         promise!(PersonOverruled, "a person's uncordon stands"),
         promise!(WroteInDryRun, "dry run writes nothing"),
         promise!(OpenedWhileOff, "what is off opens nothing"),
+        promise!(
+            ActedForAnother,
+            "what another machine or boot has takes nothing out"
+        ),
+        promise!(
+            ActedOnOptedOut,
+            "a node that is paused or has opted out is left alone"
+        ),
+        promise!(ActedTooSoon, "the first action waits"),
         promise!(LevelExceeded, "P7: the level is bounded"),
         promise!(WritesNothing, "every write changes something"),
         promise!(
@@ -167,4 +176,19 @@ pub(crate) fn check(name: &str, setup: Setup, taken: &'static [&'static str], st
         );
     }
     assert_eq!(checker.unique_state_count(), states, "{name}: states");
+}
+
+/// Looks whether decisions that break a rule on purpose are caught, by this promise.
+#[track_caller]
+pub(crate) fn caught(setup: Setup, promise: &'static str) {
+    let model = Checked { setup, taken: &[] };
+    let checker = model
+        .checker()
+        .target_state_count(MOST_STATES)
+        .spawn_bfs()
+        .join();
+    assert!(
+        checker.discovery(promise).is_some(),
+        "not caught: {promise}"
+    );
 }

@@ -5,11 +5,11 @@
 
 use decide::quarantine::{CooperatorPolicy, Mode};
 use health_event::NodeName;
-use sim::world::{Setup, What};
+use sim::world::{BrokenRule, Setup, What};
 
 use What::*;
 
-use crate::checked::check;
+use crate::checked::{caught, check};
 
 #[test]
 fn an_agent_and_its_machine() {
@@ -395,10 +395,10 @@ fn late_writes_beside_a_node_that_waits() {
 
 #[test]
 fn the_store_is_lost_and_there_is_room_for_one() {
-    let limits = [(Break, 2), (TimeOut, 1), (LoseStore, 1)];
+    let limits = [(Break, 2), (LoseStore, 1)];
     let taken: &[_] = &["breaker_withholds", "adopted"];
     let setup = Setup::new(2, 1, &limits).with_level(1);
-    check("store lost, breaker", setup, taken, 6_308);
+    check("store lost, breaker", setup, taken, 1_396);
 }
 
 #[test]
@@ -483,4 +483,22 @@ fn a_protected_node() {
     let name = NodeName::new(&setup.template(0, 0).event.node_name).unwrap();
     setup.policy.protected_nodes.insert(name);
     check("protected", setup, &["protected_node", "recovered"], 2_814);
+}
+
+#[test]
+fn decisions_that_break_a_rule_are_caught() {
+    let limits = [(Break, 1), (Delete, 1), (RegisterOther, 1)];
+    caught(
+        Setup::new(1, 1, &limits).breaking(BrokenRule::AnotherMachine),
+        "what another machine or boot has takes nothing out",
+    );
+    for (what, rule) in [(OptOut, BrokenRule::OptOut), (Pause, BrokenRule::Pause)] {
+        caught(
+            Setup::new(1, 1, &[(Break, 1), (what, 1)]).breaking(rule),
+            "a node that is paused or has opted out is left alone",
+        );
+    }
+    let mut setup = Setup::new(1, 1, &[(Break, 1)]).breaking(BrokenRule::FirstAction);
+    setup.policy.first_action_until = Some(setup.now(1));
+    caught(setup, "the first action waits");
 }

@@ -42,14 +42,19 @@ pub(super) fn decision(
     }
     let now = world.now(setup);
     let id = incident_id(world.ids);
+    let seen = setup.broken_rule.map(|rule| rule.see(site, policy));
+    let (facts, open, policy) = match &seen {
+        Some(seen) => (seen.node.as_ref(), &seen.faults, &seen.policy),
+        None => (
+            site.cache.as_ref().map(|cache| &cache.facts),
+            &*site.open.0,
+            policy,
+        ),
+    };
     let mut view = View {
-        node: site.cache.as_ref().map(|cache| &cache.facts),
+        node: facts,
         incident: site.incident.as_deref(),
-        faults: if site.cache.is_some() {
-            &site.open.0
-        } else {
-            &[]
-        },
+        faults: if site.cache.is_some() { open } else { &[] },
         holds: &site.holds[machine],
         agent: &site.known,
         boots: &boots,
@@ -126,6 +131,7 @@ pub(super) fn decide(setup: &Setup, world: &mut World, node: usize) -> bool {
     let judged = Judged {
         world: &before,
         policy: &policy,
+        now: before.now(setup),
         node,
         decision: &decision,
     };

@@ -6,6 +6,7 @@
 //!   and an incident's opening) is set apart by a second.
 //! - A cache skips versions of a node but never goes back, as a watch that is behind.
 
+mod broken_rule;
 mod cluster;
 mod controller;
 mod enabled;
@@ -17,6 +18,7 @@ mod said;
 mod setup;
 mod step;
 
+pub use broken_rule::BrokenRule;
 pub use cluster::{Cordon, Node, Others};
 pub use kept::{Aside, Kept};
 pub use promises::Broken;

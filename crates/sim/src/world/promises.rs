@@ -5,6 +5,7 @@ use std::fmt;
 use decide::quarantine::{Decision, FaultFacts, Mode, NodeWrite, Policy, WriteKind};
 use health_event::BootId;
 use health_event::incident::{CloseReason, Incident, IncidentFault, QuarantineStatus};
+use jiff::Timestamp;
 
 use super::setup::boot_id;
 use super::{Node, Setup, Site, World};
@@ -41,6 +42,13 @@ pub enum Broken {
     WroteInDryRun,
     /// A module that is off opens an incident.
     OpenedWhileOff,
+    /// An incident opens or grows by a fault of another machine or an earlier boot (rule 6).
+    ActedForAnother,
+    /// A node that has opted out, or is paused, is taken out, or an incident opens there, though no
+    /// person asked (rule 8).
+    ActedOnOptedOut,
+    /// A node is taken out before the first action's delay is over, though no person asked (rule 10).
+    ActedTooSoon,
     /// More nodes are out by permit than the breaker's bound.
     LevelExceeded,
     /// A write changes nothing, and would be repeated for ever.
@@ -63,6 +71,7 @@ const ENDLESS: u64 = 60;
 pub(super) struct Judged<'a> {
     pub(super) world: &'a World,
     pub(super) policy: &'a Policy,
+    pub(super) now: Timestamp,
     pub(super) node: usize,
     pub(super) decision: &'a Decision,
 }
@@ -76,6 +85,7 @@ pub(super) fn of_decision(judged: &Judged<'_>) -> Option<Broken> {
     let checks = [
         (opens && off).then_some(Broken::OpenedWhileOff),
         of_record(site, after),
+        after.and_then(|after| of_rules(judged, site, after)),
         after.and_then(|after| of_release(site, judged.decision, after, off)),
         judged
             .decision
@@ -101,6 +111,36 @@ fn of_record(site: &Site, after: Option<&Incident>) -> Option<Broken> {
         return Some(Broken::VersionJumps);
     }
     (after.version > ENDLESS).then_some(Broken::NeverRests)
+}
+
+/// Whom the decision takes out, or would: rules 6, 8 and 10 of an incident.
+fn of_rules(judged: &Judged<'_>, site: &Site, after: &Incident) -> Option<Broken> {
+    let before = site.incident.as_deref();
+    let known = |fault: &&IncidentFault| {
+        before.is_some_and(|before| before.faults.iter().any(|known| known.id == fault.id))
+    };
+    let of_another = |fault: &IncidentFault| {
+        let mut facts = site.open.0.iter().filter(|fact| fact.id == fault.id);
+        facts.any(|fact| !site.cache_is_of(&fact.machine_id, &fact.boot))
+    };
+    let mut joined = after.open_faults().filter(|fault| !known(fault));
+    if !after.quarantine.is_closed() && joined.any(of_another) {
+        return Some(Broken::ActedForAnother);
+    }
+    if judged.decision.request_done || after.held_by.is_some() {
+        return None;
+    }
+    // That a late write has landed is only noticed: such a node is Quarantined at once.
+    let is_applying = after.quarantine == QuarantineStatus::Applying;
+    let goes_out = is_applying && !before.is_some_and(|b| b.quarantine.is_out());
+    let node = site.cache.as_ref().map(|cache| &cache.facts);
+    let left_alone = node.is_some_and(|node| node.opted_out || node.paused);
+    if left_alone && (goes_out || before.is_none()) {
+        return Some(Broken::ActedOnOptedOut);
+    }
+    let waits = judged.policy.first_action_until;
+    let too_soon = goes_out && waits.is_some_and(|until| judged.now < until);
+    too_soon.then_some(Broken::ActedTooSoon)
 }
 
 /// A recovery: nothing of the incident is open, and the agent has spoken.

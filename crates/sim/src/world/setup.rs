@@ -15,6 +15,7 @@ use health_event::{
 };
 use jiff::{SignedDuration, Timestamp};
 
+use super::broken_rule::BrokenRule;
 use super::cluster::OURS;
 use super::step::What;
 
@@ -49,6 +50,8 @@ pub struct Setup {
     pub reboot_heals: bool,
     /// Which of our annotations may be taken off alone: so many, `quarantineHealthEvent` first.
     pub strips: usize,
+    /// The rule that decisions break on purpose.
+    pub broken_rule: Option<BrokenRule>,
     templates: Vec<Vec<FaultFacts>>,
 }
 
@@ -77,6 +80,7 @@ impl Setup {
             tells_owner: true,
             reboot_heals: true,
             strips: OURS.len(),
+            broken_rule: None,
         }
     }
 
@@ -104,6 +108,13 @@ impl Setup {
     #[must_use]
     pub fn without_owners(mut self) -> Self {
         self.tells_owner = false;
+        self
+    }
+
+    /// Decisions that break a rule on purpose.
+    #[must_use]
+    pub fn breaking(mut self, rule: BrokenRule) -> Self {
+        self.broken_rule = Some(rule);
         self
     }
 

@@ -29,7 +29,10 @@ const LATER: [&str; 4] = [
 
 /// Points that a starting controller passes for its own sake; later passes are those of events,
 /// reports, decisions and their outcomes.
-const LATER_OF_THE_CONTROLLER: [&str; 16] = [
+const LATER_OF_THE_CONTROLLER: [&str; 18] = [
+    // Steps of a new store's schema.
+    "store.begin.before:2",
+    "store.begin.after:2",
     // Intents: to take out, taken out, to give back. Patches: out, and back.
     "quarantine.before-intent:3",
     "quarantine.after-intent:3",
@@ -109,8 +112,9 @@ fn points(of: Needs) -> Vec<&'static str> {
 
 async fn die_at(lane: &mut Lane<'_>, point: &'static str) -> String {
     let started = Instant::now();
-    // A list is asked for only where the sets of asserted faults differ.
-    let run = if point == "report.after-close" {
+    // A list is asked for only where the sets of asserted faults differ, and a store is begun where
+    // there is none.
+    let run = if point == "report.after-close" || point.starts_with("store.begin") {
         lane.run_store_lost(point).await
     } else {
         let crash = Crash {

@@ -31,7 +31,9 @@ pub struct Options {
     /// Older names of checks: events are kept under the present ones, and what is stored under an
     /// older one is renamed at opening. Default [`ALIASES`].
     pub aliases: &'static [Alias],
-    /// Test hook: called with `store.commit.before` and `store.commit.after`.
+    /// Test hook: called with `store.begin.before` and `store.begin.after` at each commit of an
+    /// opening (a step of the schema, checks renamed), and with `store.commit.before` and
+    /// `store.commit.after` at each later one.
     pub crash_points: Option<CrashPoints>,
 }
 
@@ -48,6 +50,15 @@ impl Default for Options {
             repeat_checks: None,
             aliases: &ALIASES,
             crash_points: None,
+        }
+    }
+}
+
+impl Options {
+    /// Passes a point at which a crash test may stop the process.
+    pub(crate) fn pass(&self, point: &'static str) {
+        if let Some(hook) = &self.crash_points {
+            hook(point);
         }
     }
 }

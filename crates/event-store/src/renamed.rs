@@ -55,7 +55,10 @@ impl Ledger {
         }
         rename_in_incidents(connection, aliases, &renamed)?;
         rename_in_holds(connection, aliases, &renamed)?;
-        transaction.commit()
+        self.options.pass("store.begin.before");
+        transaction.commit()?;
+        self.options.pass("store.begin.after");
+        Ok(())
     }
 
     fn rename(

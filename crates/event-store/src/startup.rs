@@ -68,13 +68,13 @@ pub(crate) fn open_with(
         None => None,
     };
     let path = dir.join("store.db");
-    let is_new = !path.exists();
+    let is_there = path.exists();
     let sqlite = |source: rusqlite::Error| classify(&path, source);
     let connection = connect(&path, network.is_none()).map_err(sqlite)?;
-    if !is_new {
+    if is_there {
         check(&path, &connection)?;
     }
-    migrate(&path, &connection)?;
+    let is_new = migrate(&path, &connection, options)?;
     let store_id = connection
         .query_row("SELECT value FROM meta WHERE key = 'store_id'", [], |r| {
             r.get(0)
@@ -203,8 +203,9 @@ fn check(path: &Path, connection: &Connection) -> Result<(), OpenError> {
     })
 }
 
-/// Brings the schema to the newest version, one transaction a step.
-fn migrate(path: &Path, connection: &Connection) -> Result<(), OpenError> {
+/// Brings the schema to the newest version, one transaction a step. Answers whether there was none:
+/// a start that died before its first step leaves a file too.
+fn migrate(path: &Path, connection: &Connection, options: &Options) -> Result<bool, OpenError> {
     let sqlite = |source: rusqlite::Error| classify(path, source);
     let found: i64 = connection
         .query_row("PRAGMA user_version", [], |row| row.get(0))
@@ -219,10 +220,13 @@ fn migrate(path: &Path, connection: &Connection) -> Result<(), OpenError> {
     }
     let done = usize::try_from(found).unwrap_or(0);
     for (step, version) in MIGRATIONS.iter().zip(1_i64..).skip(done) {
-        let script = format!("BEGIN IMMEDIATE; {step} PRAGMA user_version = {version}; COMMIT;");
+        let script = format!("BEGIN IMMEDIATE; {step} PRAGMA user_version = {version};");
         connection.execute_batch(&script).map_err(sqlite)?;
+        options.pass("store.begin.before");
+        connection.execute_batch("COMMIT").map_err(sqlite)?;
+        options.pass("store.begin.after");
     }
-    Ok(())
+    Ok(found == 0)
 }
 
 /// Guard of a store on a network file system, where locks may not reach other hosts: a file with

@@ -184,16 +184,10 @@ impl Writer {
             done.push(self.ledger.apply(connection, job)?);
         }
         self.ledger.finish(connection)?;
-        self.pass("store.commit.before");
+        self.ledger.options.pass("store.commit.before");
         connection.prepare_cached("COMMIT")?.execute([])?;
-        self.pass("store.commit.after");
+        self.ledger.options.pass("store.commit.after");
         Ok(done)
-    }
-
-    fn pass(&self, point: &'static str) {
-        if let Some(hook) = &self.ledger.options.crash_points {
-            hook(point);
-        }
     }
 
     /// After a failed group each write is tried alone, so that one can't take others down: with a

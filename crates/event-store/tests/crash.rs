@@ -8,10 +8,15 @@ use std::sync::Arc;
 
 use event_store::{EventStore, Options};
 
+use rusqlite::Connection;
+
+use crate::renamed::{ALIASES, content, newer, older, open_now};
 use crate::support::*;
 
 const DIR: &str = "EVENT_STORE_CRASH_DIR";
 const POINT: &str = "EVENT_STORE_CRASH_POINT";
+/// Which pass of the point, from 1.
+const PASS: &str = "EVENT_STORE_CRASH_PASS";
 
 /// Not a test of its own: the program that is killed. Without the variable it does nothing.
 #[test]
@@ -141,4 +146,106 @@ fn a_stop_before_and_after_a_commit_loses_nothing_that_was_acknowledged() {
         assert!(!sent.is_empty(), "{point}: the child got nowhere");
         check(dir.path(), &sent);
     }
+}
+
+/// Not a test of its own, as above: a version that knows another name of a check.
+#[test]
+fn child_that_opens() {
+    let Ok(dir) = std::env::var(DIR) else { return };
+    let point = std::env::var(POINT).unwrap();
+    let wanted: u32 = std::env::var(PASS).unwrap().parse().unwrap();
+    let passed = std::sync::atomic::AtomicU32::new(0);
+    let hook = move |name: &'static str| {
+        if name == point && passed.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1 == wanted
+        {
+            std::process::abort();
+        }
+    };
+    let options = Options {
+        aliases: &ALIASES,
+        crash_points: Some(Arc::new(hook)),
+        ..Options::default()
+    };
+    EventStore::open(Path::new(&dir), options).unwrap().close();
+}
+
+/// Whether the child died.
+fn died_at(dir: &Path, point: &str, pass: u32) -> bool {
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "crash::child_that_opens"])
+        .env(DIR, dir)
+        .env(POINT, point)
+        .env(PASS, pass.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    !status.success()
+}
+
+/// Makes a file one of the first version: what later ones added goes.
+fn as_of_the_first_version(file: &Connection) {
+    let later =
+        "SELECT 'DROP ' || type || ' ' || name || ';' FROM sqlite_schema WHERE sql IS NOT NULL
+                 AND rowid > (SELECT rowid FROM sqlite_schema WHERE name = 'state')";
+    let mut later = file.prepare(later).unwrap();
+    let drops = later.query_map([], |row| row.get::<_, String>(0)).unwrap();
+    let drops: Vec<String> = drops.map(Result::unwrap).collect();
+    drop(later);
+    assert!(drops.len() > 3, "{drops:?}");
+    file.execute_batch(&drops.concat()).unwrap();
+    file.pragma_update(None, "user_version", 1).unwrap();
+}
+
+#[test]
+fn a_start_that_dies_while_it_brings_the_file_up_to_date_leaves_the_next_one_to_do_it() {
+    let first = tempfile::tempdir().unwrap();
+    let before = first.path().join("store.db");
+    let store = open(first.path());
+    for new in [
+        older(fault(1, "79")),
+        older(fault(2, "48")),
+        fault(3, "79"),
+        fault(4, "13"),
+    ] {
+        send(&store, new);
+    }
+    store.close();
+    as_of_the_first_version(&Connection::open(&before).unwrap());
+    let again = || {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::copy(&before, dir.path().join("store.db")).unwrap();
+        dir
+    };
+    let undisturbed = again();
+    newer(undisturbed.path()).close();
+    let want = content(undisturbed.path());
+    for point in ["store.begin.before", "store.begin.after"] {
+        let mut pass = 1;
+        loop {
+            let dir = again();
+            let died = died_at(dir.path(), point, pass);
+            let store = newer(dir.path());
+            assert!(!store.is_new(), "{point}:{pass}");
+            assert_eq!(open_now(&store), ["13", "48", "79"], "{point}:{pass}");
+            store.close();
+            assert_eq!(content(dir.path()), want, "{point}:{pass}");
+            if !died {
+                break;
+            }
+            pass += 1;
+        }
+        assert!(
+            pass > 3,
+            "{point}: steps and names each pass it, not {pass}"
+        );
+    }
+}
+
+#[test]
+fn a_store_whose_making_died_before_its_first_step_is_new_at_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(died_at(dir.path(), "store.begin.before", 1));
+    assert!(dir.path().join("store.db").exists());
+    assert!(open(dir.path()).is_new());
 }

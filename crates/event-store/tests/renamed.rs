@@ -14,7 +14,7 @@ use crate::support::*;
 use crate::transitions::{incident, transition};
 
 /// The name that the helpers use is the present one.
-const ALIASES: [Alias; 1] = [Alias {
+pub(crate) const ALIASES: [Alias; 1] = [Alias {
     old_agent: "xid-monitor",
     old_check: "Xid",
     agent: "syslog-health-monitor",
@@ -22,7 +22,7 @@ const ALIASES: [Alias; 1] = [Alias {
 }];
 
 /// A version that knows the older name.
-fn newer(dir: &Path) -> EventStore {
+pub(crate) fn newer(dir: &Path) -> EventStore {
     let options = Options {
         aliases: &ALIASES,
         ..Options::default()
@@ -31,7 +31,7 @@ fn newer(dir: &Path) -> EventStore {
 }
 
 /// The same, said under the older name.
-fn older(mut new: NewEvent) -> NewEvent {
+pub(crate) fn older(mut new: NewEvent) -> NewEvent {
     new.event.agent = ALIASES[0].old_agent.into();
     new.event.check_name = ALIASES[0].old_check.into();
     sealed(new)
@@ -52,14 +52,14 @@ fn healthy_of(number: u64, code: &str) -> NewEvent {
 }
 
 /// Codes of the open faults, sorted.
-fn open_now(store: &EventStore) -> Vec<String> {
+pub(crate) fn open_now(store: &EventStore) -> Vec<String> {
     let mut codes = open_codes(store);
     codes.sort();
     codes
 }
 
 /// All that a file holds, by table.
-fn content(dir: &Path) -> BTreeMap<String, Vec<Vec<Value>>> {
+pub(crate) fn content(dir: &Path) -> BTreeMap<String, Vec<Vec<Value>>> {
     let file = Connection::open(dir.join("store.db")).unwrap();
     let mut names = file
         .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")

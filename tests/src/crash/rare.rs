@@ -12,7 +12,8 @@ use crate::{KernelLog, Machine, nodes};
 
 impl Lane<'_> {
     /// The controller loses its store with a fault that left no mark on the node, and dies at the
-    /// point when the agent's list brings it back. After that it is known, once.
+    /// point: while it makes the next one, or when the agent's list brings the fault back. After
+    /// that it is known, once.
     ///
     /// # Errors
     /// As [`Lane::run`].

@@ -178,7 +178,7 @@ fn event(index: usize, round: usize) -> NewEvent {
         newest_counts: false,
         inclusive: false,
         out_of_turn: false,
-        other_machine: false,
+        standing: event_store::Standing::Counts,
         event,
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use e2e::machine::{self, SOON};
-use e2e::monitor::fatal;
+use e2e::monitor::{fatal, healthy};
 use e2e::{Controller, ControllerOptions, KernelLog, Machine, Monitor, nodes};
 use health_event::keys;
 use rusqlite::{Connection, OpenFlags};
@@ -173,20 +173,20 @@ async fn a_node_that_is_another_machine_now_drops_the_faults_of_the_one_before()
     let replaced = |f: &serde_json::Value| f["cause"] == "node replaced" && f["code"] == "48";
     assert!(closed.any(replaced), "{shown:#}");
 
-    // Late words of the machine before: one has no effect, and ends by itself.
+    // Late words of the machine before are stored, and have no effect; what is said here has.
     let direct = Monitor::on_port(controller.ingest).unwrap();
     let late = fatal("GpuMemWatch", "94", "0");
     let late = through_agent(&late, "exchanged", &before, 1);
     direct.say(late).await.unwrap();
-    let shown = |shown: &serde_json::Value| !gone(shown);
-    machine
-        .until(&controller, "with the late fault", shown)
-        .await
-        .unwrap();
-    machine
-        .until(&controller, "without the late fault", gone)
-        .await
-        .unwrap();
+    let events = machine::events(&controller, "exchanged").await.unwrap();
+    assert_eq!(
+        events.last().unwrap()["codes"],
+        json!(["94"]),
+        "{events:#?}"
+    );
+    until_rows_held(&controller, 1).await;
+    let shown = machine.until(&controller, "shown", |_| true).await.unwrap();
+    assert!(gone(&shown), "{shown:#}");
     let node = nodes::read(&turn.testbed.admin(), "exchanged")
         .await
         .unwrap();
@@ -200,6 +200,58 @@ async fn a_node_that_is_another_machine_now_drops_the_faults_of_the_one_before()
         conditions.iter().all(|c| c.status != "True"),
         "{conditions:?}"
     );
+}
+
+/// Waits until the store holds this many events of machines that their nodes are not.
+async fn until_rows_held(controller: &Controller, want: u64) {
+    wait_for(format!("{want} held events"), SOON, || async {
+        let path = controller.store().join("store.db");
+        let store = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let held: u64 = store.query_row("SELECT count(*) FROM held", [], |row| row.get(0))?;
+        anyhow::ensure!(held == want, "{held}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_speaks_before_its_kubelet_is_heard_once_the_node_is_it_also_over_a_kill() {
+    let turn = Turn::take().await;
+    let mut controller = turn.controller(&forgetful()).await;
+    let direct = Monitor::on_port(controller.ingest).unwrap();
+    turn.nodes(&["board"]).await;
+    let machine = "00000000-0000-4000-8000-00000000000c";
+    let of_board = |event: &HealthEvent, number| through_agent(event, "board", machine, number);
+    let (over, stays) = (
+        fatal("GpuMemWatch", "48", "0"),
+        fatal("GpuMemWatch", "94", "1"),
+    );
+    direct.say(of_board(&over, 1)).await.unwrap();
+    direct.say(of_board(&healthy(&over), 2)).await.unwrap();
+    direct.say(of_board(&stays, 3)).await.unwrap();
+    until_rows_held(&controller, 3).await;
+    until_faults(&controller, "board", &[]).await;
+    controller.kill();
+    controller.restart().await.unwrap();
+    // The kubelet of the machine with the new board registers.
+    let status = json!({ "status": { "nodeInfo": { "systemUUID": machine } } });
+    let objects: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(turn.testbed.admin());
+    objects
+        .patch_status(
+            "board",
+            &kube::api::PatchParams::default(),
+            &kube::api::Patch::Merge(status),
+        )
+        .await
+        .unwrap();
+    until_faults(&controller, "board", &["GpuMemWatch 94"]).await;
+    turn.node("board", "out", nodes::is_cordoned).await;
+    until_rows_held(&controller, 0).await;
+    let direct = Monitor::on_port(controller.ingest).unwrap();
+    direct.say(of_board(&healthy(&stays), 4)).await.unwrap();
+    turn.node("board", "back", |node| !nodes::is_cordoned(node))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

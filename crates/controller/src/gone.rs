@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::context::Context;
-use crate::ingest::ClockSkews;
+use crate::ingest::{ClockSkews, released};
 use crate::kubernetes::{CallError, jittered};
 use crate::nodes::{NodeFacts, Wanted, watch};
 use crate::reports::{STATE_PREFIX, Standing, state_key};
@@ -203,6 +203,7 @@ impl Inner {
 
     /// One look at a node; answers when to look again.
     async fn turn(&self, name: &NodeName) -> Result<Option<Timestamp>, GoneError> {
+        self.release_held(name).await?;
         let stored = self.context.store.lasting_faults(name)?;
         if !self.is_concerned(name, &stored)? {
             return Ok(None);
@@ -232,6 +233,26 @@ impl Inner {
         let decision = decide(&view, now);
         self.apply(name, &stored, &decision, now).await?;
         Ok(decision.wake_at)
+    }
+
+    /// What came from this machine before the node was it counts from now on, in its order.
+    async fn release_held(&self, name: &NodeName) -> Result<(), GoneError> {
+        let store = &self.context.store;
+        let Some(node) = self.context.nodes.get(name) else {
+            return Ok(());
+        };
+        let mut after = 0;
+        loop {
+            let held = store.held(name, &node.system_uuid, after, CHUNK)?;
+            let Some(last) = held.last() else {
+                return Ok(());
+            };
+            after = last.seq;
+            let events: Vec<_> = held.iter().filter_map(|h| released(name, h)).collect();
+            let count = events.len();
+            store.append(events).await?;
+            info!(node = %name, count, "events of the machine that the node is now count from here on");
+        }
     }
 
     /// Whether there may be something to end: without asking the API server.

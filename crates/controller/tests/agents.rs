@@ -172,21 +172,37 @@ async fn an_agent_on_another_machine_is_a_fault_and_what_it_does_not_assert_stay
         "{log}"
     );
     assert!(is_cordoned(&cluster.get(NODE).await));
-    // Nor is it over for what a monitor over there says.
-    let mut well = fault;
-    (well.is_healthy, well.is_fatal, well.recommended_action) = (true, false, 0);
-    let place = |machine: &str, spool: &str| {
-        let order = format!("boot-{NODE}-0/{spool}/2");
+    // What a monitor over there says has no effect, whatever comes first, and silences nothing that is
+    // said here later.
+    let said = |id: &str, well: bool, here: bool, number: u32| {
+        let mut event = fault.clone();
+        if well {
+            (event.is_healthy, event.is_fatal, event.recommended_action) = (true, false, 0);
+        }
+        event.id = id.into();
+        let (machine, spool) = if here {
+            ("machine-of-doubtful", "01SPOOL")
+        } else {
+            ("machine-of-somebody", "02SPOOL")
+        };
+        let order = format!("boot-{NODE}-0/{spool}/{number}");
         let pairs = [("machine-id", machine.to_owned()), ("order", order)];
-        pairs.map(|(key, value)| (format!("warden.dev/{key}"), value))
+        event.metadata = pairs
+            .map(|(key, value)| (format!("warden.dev/{key}"), value))
+            .into();
+        event
     };
-    well.id = "well-elsewhere".into();
-    well.metadata = place("machine-of-somebody", "02SPOOL").into();
-    agent.sender.send(vec![well.clone()]).await.unwrap();
+    let send = async |event| agent.sender.send(vec![event]).await.unwrap();
+    send(said("elsewhere-1", false, false, 1)).await;
+    send(said("elsewhere-2", true, false, 2)).await;
     assert_eq!(agent.open().await.len(), 1);
-    well.id = "well-here".into();
-    well.metadata = place("machine-of-doubtful", "01SPOOL").into();
-    agent.sender.send(vec![well]).await.unwrap();
+    send(said("here-1", true, true, 2)).await;
+    assert_eq!(agent.open().await, Vec::<String>::new());
+    send(said("here-2", false, true, 3)).await;
+    assert_eq!(agent.open().await.len(), 1);
+    send(said("elsewhere-3", true, false, 3)).await;
+    assert_eq!(agent.open().await.len(), 1);
+    send(said("here-3", true, true, 4)).await;
     assert_eq!(agent.open().await, Vec::<String>::new());
 
     // The node's own agent speaks again.

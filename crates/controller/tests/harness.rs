@@ -350,7 +350,7 @@ impl Controller {
             newest_counts: false,
             inclusive: false,
             out_of_turn: false,
-            other_machine: false,
+            standing: event_store::Standing::Counts,
             event,
         };
         self.context.store.append(vec![new]).await.unwrap()[0].outcome

@@ -1,7 +1,7 @@
 //! Taking events in: idempotency, repeats, and what they do to the faults of their check.
 
 use health_event::fault::codes_of;
-use health_event::{CloseCause, FaultState, Scope, Sender, Stamp, Statement, Subject, devices_of};
+use health_event::{CloseCause, Scope, Sender, Stamp, Statement, Subject, devices_of};
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, params};
 
@@ -10,7 +10,7 @@ use crate::fold::Fold;
 use crate::ledger::Ledger;
 use crate::rows::subject_column;
 use crate::scopes::{CachedScope, FAULTS_MAX};
-use crate::types::{Appended, Fingerprint, NewEvent, Outcome};
+use crate::types::{Appended, Fingerprint, NewEvent, Outcome, Standing};
 
 /// A claimed time further ahead of the receipt than this does not count (faults-incidents 2).
 const AHEAD_MAX: SignedDuration = SignedDuration::from_mins(10);
@@ -39,6 +39,9 @@ impl Ledger {
         connection: &Connection,
         new: &NewEvent,
     ) -> rusqlite::Result<Appended> {
+        if let Standing::Released(seq) = new.standing {
+            return self.release(connection, new, seq);
+        }
         if let (Some(order), Subject::Node(node)) = (&new.order, &new.subject)
             && !new.out_of_turn
         {
@@ -58,6 +61,62 @@ impl Ledger {
             }
             Known::New(id) => id,
         };
+        if new.standing == Standing::Held {
+            return self.hold(connection, new, id);
+        }
+        self.fold(connection, new, id, None)
+    }
+
+    /// Stores an event that has no effect for now.
+    fn hold(
+        &mut self,
+        connection: &Connection,
+        new: &NewEvent,
+        id: String,
+    ) -> rusqlite::Result<Appended> {
+        let seq = self.store_event(connection, new, &id, statement_of(new).stamp.at)?;
+        connection
+            .prepare_cached("INSERT INTO held (node, machine, seq) VALUES (?1, ?2, ?3)")?
+            .execute(params![subject_column(&new.subject), new.machine, seq])?;
+        if let Subject::Node(node) = &new.subject {
+            self.touch(node);
+        }
+        Ok(Appended {
+            outcome: Outcome::Stored(seq),
+            id,
+            changes: Vec::new(),
+        })
+    }
+
+    /// From now on a held event counts, as if it came when it did; once.
+    fn release(
+        &mut self,
+        connection: &Connection,
+        new: &NewEvent,
+        seq: u64,
+    ) -> rusqlite::Result<Appended> {
+        let was_held = connection
+            .prepare_cached("DELETE FROM held WHERE node = ?1 AND machine = ?2 AND seq = ?3")?
+            .execute(params![subject_column(&new.subject), new.machine, seq])?;
+        let id = new.event.id.clone();
+        if was_held == 0 {
+            return Ok(Appended {
+                outcome: Outcome::Duplicate,
+                id,
+                changes: Vec::new(),
+            });
+        }
+        self.fold(connection, new, id, Some(seq))
+    }
+
+    /// What an event does to the faults of its check; it is stored, unless it is already.
+    fn fold(
+        &mut self,
+        connection: &Connection,
+        new: &NewEvent,
+        id: String,
+        stored: Option<u64>,
+    ) -> rusqlite::Result<Appended> {
         if let Subject::Node(node) = &new.subject {
             self.touch(node);
         }
@@ -66,28 +125,21 @@ impl Ledger {
             Some(scope) => scope,
             None => CachedScope::load(connection, &key)?,
         };
-        let statement = statement_of(new);
-        if has_no_effect(new, &statement, &scope) {
-            let seq = self.store_event(connection, new, &id, statement.stamp.at)?;
-            let weight = scope.weight();
-            self.scopes.put(key, weight, scope);
-            return Ok(Appended {
-                outcome: Outcome::Stored(seq),
-                id,
-                changes: Vec::new(),
-            });
-        }
         // A direct sender names no machine: then the one that was last heard of counts.
         if !new.machine.is_empty() {
             scope.machine.clone_from(&new.machine);
         }
         let boots = self.boots_of(connection, &scope.machine)?;
+        let statement = statement_of(new);
         let named = statement.devices.len() * statement.codes.len();
         let appended = if !statement.healthy && !make_room(connection, &mut scope, named)? {
             self.counters.over_limit += 1;
-            self.store_event(connection, new, &id, statement.stamp.at)?;
+            let seq = match stored {
+                Some(seq) => seq,
+                None => self.store_event(connection, new, &id, statement.stamp.at)?,
+            };
             Appended {
-                outcome: Outcome::Stored(self.event_seq),
+                outcome: Outcome::Stored(seq),
                 id,
                 changes: Vec::new(),
             }
@@ -99,6 +151,7 @@ impl Ledger {
                 boots: &boots,
                 scope: &mut scope,
                 changes: &changes,
+                stored,
             };
             let outcome = fold.account(self, connection, &id)?;
             let gone = fold.drop_orphans();
@@ -283,24 +336,6 @@ fn find(
         }
     }
     Ok(None)
-}
-
-/// Whether a healthy word comes from another machine than the node's, and all open faults that it
-/// speaks of were said of one that is not its own (faults-incidents 3, rule 6).
-fn has_no_effect(new: &NewEvent, statement: &Statement, scope: &CachedScope) -> bool {
-    if !(statement.healthy && new.other_machine) {
-        return false;
-    }
-    let mut spoken_of = scope
-        .state
-        .spoken_of(statement)
-        .filter(|f| f.open)
-        .peekable();
-    let is_other = |fault: &FaultState| {
-        let row = scope.rows.get(&fault.row);
-        row.is_some_and(|row| !row.facts.machine.is_empty() && row.facts.machine != new.machine)
-    };
-    spoken_of.peek().is_some() && spoken_of.all(is_other)
 }
 
 fn statement_of(new: &NewEvent) -> Statement {

@@ -25,6 +25,8 @@ pub(crate) struct Fold<'a> {
     pub(crate) boots: &'a Boots,
     pub(crate) scope: &'a mut CachedScope,
     pub(crate) changes: &'a [Change],
+    /// Position of the event, if it is stored already.
+    pub(crate) stored: Option<u64>,
 }
 
 impl Fold<'_> {
@@ -37,15 +39,21 @@ impl Fold<'_> {
         id: &str,
     ) -> rusqlite::Result<Outcome> {
         let named = self.named();
-        let repeat = self.is_repeat(ledger, &named);
-        let outcome = if repeat {
+        let repeat = self.stored.is_none() && self.is_repeat(ledger, &named);
+        let seq = if let Some(seq) = self.stored {
+            seq
+        } else if repeat {
             ledger.note_repeat(connection, self.new, id)?;
-            Outcome::Repeated
+            ledger.event_seq
         } else {
             let at = self.statement.stamp.at;
-            Outcome::Stored(ledger.store_event(connection, self.new, id, at)?)
+            ledger.store_event(connection, self.new, id, at)?
         };
-        let seq = ledger.event_seq;
+        let outcome = if repeat {
+            Outcome::Repeated
+        } else {
+            Outcome::Stored(seq)
+        };
         if self.statement.healthy {
             self.account_healthy(ledger, &named, seq);
         } else {

@@ -55,6 +55,6 @@ pub use scopes::COPIES_MAX;
 pub use store::{CommitListener, EventStore};
 pub use types::{
     Appended, AssertedFault, Batch, Commit, Consumer, Counters, Fingerprint, Gap, IncidentFilter,
-    LastOrder, Machine, NewEvent, Outcome, Pruned, Shed, Stats, StoredEvent, StoredFault,
+    LastOrder, Machine, NewEvent, Outcome, Pruned, Shed, Standing, Stats, StoredEvent, StoredFault,
     StoredTransition, Transition, TransitionsOf,
 };

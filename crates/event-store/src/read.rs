@@ -341,6 +341,28 @@ impl EventStore {
         self.list("events", &sql, params![after, limit, node], event)
     }
 
+    /// Events of a node that came from this machine and are held ([`crate::Standing::Held`]) after a
+    /// position, oldest first, at most `limit`.
+    pub fn held(
+        &self,
+        node: &NodeName,
+        machine: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, ReadError> {
+        let sql = "SELECT e.seq, e.sender, e.id, e.node, e.machine, e.boot, e.generated_at,
+                e.received_at, e.strategy, e.healthy, e.fatal, e.agent, e.check_name, e.component,
+                e.body
+             FROM held h JOIN events e ON e.seq = h.seq
+             WHERE h.node = ?1 AND h.machine = ?2 AND h.seq > ?3 ORDER BY h.seq LIMIT ?4";
+        self.list(
+            "held events",
+            sql,
+            params![node.as_str(), machine, after, limit],
+            event,
+        )
+    }
+
     /// What is known of a machine.
     pub fn machine(&self, id: &str) -> Result<Option<Arc<Machine>>, ReadError> {
         let few = |known: &Option<Arc<Machine>>| {

@@ -49,6 +49,7 @@ impl Ledger {
             old
         };
         pruned.other_rows = drop_others(connection, old, repeats)?;
+        drop_held(connection)?;
         pruned.other_rows += self.forget_machines(connection, old)?;
         let scopes;
         (scopes, pruned.forgotten) = self.forget(connection, memory)?;
@@ -221,6 +222,16 @@ fn drop_events(connection: &Connection, last: u64, now: Timestamp) -> rusqlite::
         .prepare_cached("DELETE FROM events WHERE seq <= ?1")?
         .execute([last])?;
     Ok(gone as u64)
+}
+
+/// What was held of events that are gone.
+fn drop_held(connection: &Connection) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "DELETE FROM held WHERE NOT EXISTS (SELECT 1 FROM events WHERE events.seq = held.seq)",
+        )?
+        .execute([])?;
+    Ok(())
 }
 
 fn drop_others(

@@ -2,7 +2,17 @@
 
 /// One entry for each version: what brings the file from the version before to this one. Entries
 /// are never changed once released.
-pub(crate) const MIGRATIONS: [&str; 3] = [V1, V2, V3];
+pub(crate) const MIGRATIONS: [&str; 4] = [V1, V2, V3, V4];
+
+/// Events of machines that their nodes are not: stored, without effect.
+const V4: &str = "
+CREATE TABLE held (
+    node TEXT NOT NULL,
+    machine TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (node, machine, seq)
+) WITHOUT ROWID;
+";
 
 /// What senders had beyond their shares of the store, and went.
 const V3: &str = "

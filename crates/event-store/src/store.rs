@@ -420,7 +420,7 @@ mod tests {
             newest_counts: false,
             inclusive: false,
             out_of_turn: false,
-            other_machine: false,
+            standing: crate::Standing::Counts,
         }
     }
 

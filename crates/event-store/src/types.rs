@@ -57,9 +57,20 @@ pub struct NewEvent {
     /// Sent in answer to a request for the list of faults, ahead of the spool: its number does not
     /// prove that all before it is stored.
     pub out_of_turn: bool,
-    /// It came from another machine than the node object names: as a healthy word it closes only what
-    /// was last said of its own machine, or of an unknown one.
-    pub other_machine: bool,
+    /// Whether it counts for faults now.
+    pub standing: Standing,
+}
+
+/// Whether an event counts for faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It does.
+    Counts,
+    /// It came from another machine than the node is: it is stored, and has no effect until the node is
+    /// that machine.
+    Held,
+    /// One that was held, by its position: the node is its machine now.
+    Released(u64),
 }
 
 /// Events that are stored or refused together.

@@ -1,6 +1,6 @@
 //! Faults as the store keeps them: order, memory, strategies, flapping, closings, boots.
 
-use event_store::{EventStore, NewEvent, Options};
+use event_store::{EventStore, NewEvent, Options, Standing};
 use health_event::{BootId, CloseCause, ProcessingStrategy, Subject};
 use proptest::prelude::*;
 
@@ -27,32 +27,106 @@ fn a_fault_opens_closes_and_opens_again_with_its_history() {
     assert_eq!(store.open_faults_all().unwrap(), [again]);
 }
 
+/// As it comes from another machine than the node is: its agent has spools of its own.
+fn elsewhere(mut new: NewEvent, number: u64) -> NewEvent {
+    new.machine = "machine-2".into();
+    new.order = Some(order("boot-2", "spool-2", number));
+    new.event.id = format!("elsewhere-{number}");
+    new.standing = Standing::Held;
+    sealed(new)
+}
+
 #[test]
-fn a_healthy_word_of_another_machine_closes_only_what_was_said_there() {
+fn what_another_machine_says_changes_nothing_whatever_comes_first() {
+    let fatal = |number: u64, code: &str| elsewhere(fault(number, code), number);
+    let well = |number: u64| elsewhere(healthy(number), number);
+    // What both say, and the codes that are open then, by their machine.
+    let table: [(Vec<NewEvent>, &[&str]); 7] = [
+        (vec![fault(1, "79"), well(2)], &["79"]),
+        (vec![well(2), fault(1, "79")], &["79"]),
+        (vec![fault(1, "79"), fatal(2, "79"), well(3)], &["79"]),
+        (vec![fault(1, "79"), fatal(2, "48"), well(3)], &["79"]),
+        (vec![fatal(2, "79"), well(3), fault(1, "79")], &["79"]),
+        (vec![well(3), fault(50, "79")], &["79"]),
+        (vec![fault(1, "79"), fatal(2, "79"), healthy(3)], &[]),
+    ];
+    for (said, want) in table {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        for new in &said {
+            send(&store, new.clone());
+        }
+        let open = store.open_faults_all().unwrap();
+        let codes: Vec<&str> = open.iter().map(|f| f.id.key.code.as_str()).collect();
+        assert_eq!(codes, want, "{said:#?}");
+        assert!(
+            open.iter().all(|fault| fault.machine == "machine-1"),
+            "{open:#?}"
+        );
+        let stored = store.events(None, 0, 100).unwrap();
+        assert_eq!(stored.len(), said.len(), "what has no effect is stored too");
+    }
+}
+
+#[test]
+fn what_was_held_counts_once_the_node_is_its_machine() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let elsewhere = |mut new: NewEvent| {
-        new.machine = "machine-2".into();
-        new.other_machine = true;
-        sealed(new)
+    send(&store, elsewhere(fault(1, "79"), 1));
+    send(&store, elsewhere(fault(2, "48"), 2));
+    send(&store, elsewhere(healthy(3), 3));
+    send(&store, elsewhere(fault(4, "74"), 4));
+    // Sent again, for its answer was lost.
+    send(&store, elsewhere(fault(4, "74"), 4));
+    store.close();
+    let store = open(dir.path());
+    let of = |machine: &str, after: u64| -> Vec<u64> {
+        let held = store.held(&node(), machine, after, 100).unwrap();
+        held.iter().map(|held| held.seq).collect()
     };
-    let is_open = |store: &EventStore| !nodes_with_open_faults(store).is_empty();
-    send(&store, fault(1, "79"));
-    send(&store, elsewhere(healthy(2)));
-    assert!(is_open(&store), "another machine is well");
-    send(&store, healthy(3));
-    assert!(!is_open(&store));
-    // The first to speak from a machine that was exchanged: the node's object lags behind.
-    send(&store, elsewhere(fault(4, "79")));
-    assert!(is_open(&store));
-    send(&store, elsewhere(healthy(5)));
-    assert!(!is_open(&store), "its own fault");
-    // The node is that machine now.
-    send(&store, fault(6, "79"));
-    let mut exchanged = healthy(7);
-    exchanged.machine = "machine-2".into();
-    send(&store, sealed(exchanged));
-    assert!(!is_open(&store));
+    assert_eq!(
+        (of("machine-2", 0), of("machine-1", 0)),
+        (vec![1, 2, 3, 4], vec![])
+    );
+    assert_eq!(of("machine-2", 3), [4]);
+    let released = |number: u64, new: NewEvent| {
+        let mut new = elsewhere(new, number);
+        new.standing = Standing::Released(number);
+        new
+    };
+    for _ in 0..2 {
+        send(&store, released(1, fault(1, "79")));
+        send(&store, released(2, fault(2, "48")));
+        send(&store, released(3, healthy(3)));
+        send(&store, released(4, fault(4, "74")));
+    }
+    assert_eq!(of("machine-2", 0), Vec::<u64>::new());
+    assert_eq!(open_codes(&store), ["74"]);
+    let fault = &store.open_faults_all().unwrap()[0];
+    assert_eq!(
+        (fault.count, fault.opened_seq),
+        (1, 4),
+        "as if it came when it did"
+    );
+    assert_eq!(store.events(None, 0, 100).unwrap().len(), 4);
+}
+
+#[test]
+fn what_is_held_goes_with_its_event() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    send(&store, elsewhere(fault(1, "79"), 1));
+    let later = at(1) + jiff::SignedDuration::from_hours(24 * 60);
+    store.prune(later).wait().unwrap();
+    let file = rusqlite::Connection::open(dir.path().join("store.db")).unwrap();
+    let rows: u64 = file
+        .query_row(
+            "SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM held)",
+            [],
+            |r| r.get(0),
+        )
+        .unwrap();
+    assert_eq!(rows, 0);
 }
 
 #[test]

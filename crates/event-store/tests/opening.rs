@@ -32,7 +32,7 @@ fn a_newer_schema_is_refused_by_name() {
         error,
         OpenError::NewerSchema {
             found: 99,
-            known: 3,
+            known: 4,
             ..
         }
     ));
@@ -47,14 +47,14 @@ fn an_older_schema_is_brought_up_to_date_with_what_it_holds() {
     store.close();
     let file = rusqlite::Connection::open(dir.path().join("store.db")).unwrap();
     let as_before = "DROP INDEX incidents_open_node; DROP INDEX machines_seen;
-                     DROP INDEX scopes_machine; DROP TABLE shed; PRAGMA user_version = 1";
+                     DROP INDEX scopes_machine; DROP TABLE shed; DROP TABLE held; PRAGMA user_version = 1";
     file.execute_batch(as_before).unwrap();
     let store = open(dir.path());
     assert_eq!(open_codes(&store), ["79"]);
     let indexes = "SELECT count(*) FROM sqlite_schema
-                   WHERE name IN ('incidents_open_node', 'machines_seen', 'scopes_machine', 'shed')";
+                   WHERE name IN ('incidents_open_node', 'machines_seen', 'scopes_machine', 'shed', 'held')";
     let count: u32 = file.query_row(indexes, [], |row| row.get(0)).unwrap();
-    assert_eq!(count, 4);
+    assert_eq!(count, 5);
 }
 
 #[test]

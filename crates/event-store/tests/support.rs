@@ -78,7 +78,7 @@ fn new_event(event: HealthEvent, number: u64) -> NewEvent {
         newest_counts: false,
         inclusive: false,
         out_of_turn: false,
-        other_machine: false,
+        standing: event_store::Standing::Counts,
         event,
     })
 }

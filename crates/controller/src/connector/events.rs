@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use decide::connector::{AggregationKey, EventPost, Limits, event_post};
+use decide::gone::is_of_another;
 use event_store::{Fingerprint, StoredEvent};
 use futures::StreamExt as _;
 use health_event::Subject;
@@ -242,6 +243,11 @@ impl Follower {
         let Subject::Node(node) = &stored.subject else {
             return;
         };
+        // Another machine's words are not about this node (`docs/decisions/`, 15).
+        let object = self.context.nodes.get(node);
+        if object.is_some_and(|object| is_of_another(&stored.machine, &object.system_uuid)) {
+            return;
+        }
         let acts = stored.strategy == health_event::ProcessingStrategy::ExecuteRemediation;
         if acts {
             let healthy = stored.healthy.then_some(stored.generated_at);

@@ -18,6 +18,6 @@ mod service;
 mod skew;
 
 pub use service::EventService;
-pub(crate) use service::{new_event, status_of};
+pub(crate) use service::{new_event, released, status_of};
 pub use skew::ClockSkews;
 pub(crate) use skew::own_event;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decide::gone::is_of_another;
-use event_store::{EventStore, Fingerprint, NewEvent, Outcome, WriteError};
+use event_store::{EventStore, Fingerprint, NewEvent, Outcome, Standing, StoredEvent, WriteError};
 use health_event::{HealthEvent, NodeName, Order, Sender, Subject, checks, keys};
 use jiff::Timestamp;
 use telemetry::ControllerMetrics;
@@ -128,8 +128,9 @@ impl EventService {
                     Status::invalid_argument(format!("event {index}: {why}"))
                 })?;
             let object = self.nodes.get(&node);
-            event.other_machine =
-                object.is_some_and(|object| is_of_another(&event.machine, &object.system_uuid));
+            if object.is_some_and(|object| is_of_another(&event.machine, &object.system_uuid)) {
+                event.standing = Standing::Held;
+            }
             self.skews
                 .note(&node, &event.sender, skewed, now, &mut events);
             events.push(event);
@@ -270,9 +271,27 @@ pub(crate) fn new_event(
         newest_counts: newest_counts(&event),
         inclusive: false,
         out_of_turn: false,
-        other_machine: false,
+        standing: Standing::Counts,
         subject: Subject::Node(node),
         event,
+    })
+}
+
+/// A held event that counts from now on: its node is the machine that it came from.
+pub(crate) fn released(node: &NodeName, held: &StoredEvent) -> Option<NewEvent> {
+    let mut event = wire::decode_body(&held.body).ok()?;
+    event.id.clone_from(&held.id);
+    let caller = if held.sender == Sender::agent(node.as_str()) {
+        Caller::Agent(node.clone())
+    } else {
+        Caller::Unchecked
+    };
+    let content = Fingerprint::of(&held.body);
+    let new = new_event(&caller, node.clone(), event, content, held.received_at).ok()?;
+    Some(NewEvent {
+        sender: held.sender.clone(),
+        standing: Standing::Released(held.seq),
+        ..new
     })
 }
 

@@ -122,6 +122,6 @@ pub(crate) fn own_event(
         newest_counts: false,
         inclusive: false,
         out_of_turn: false,
-        other_machine: false,
+        standing: event_store::Standing::Counts,
     }
 }

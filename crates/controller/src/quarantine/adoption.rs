@@ -209,7 +209,7 @@ async fn restore_faults(
             inclusive: false,
             // Its number does not prove that all before it are here.
             out_of_turn: true,
-            other_machine: false,
+            standing: event_store::Standing::Counts,
         }
     };
     let batch: Vec<NewEvent> = events

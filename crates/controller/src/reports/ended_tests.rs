@@ -31,7 +31,7 @@ fn said(code: &str, order: &str) -> NewEvent {
         newest_counts: false,
         inclusive: false,
         out_of_turn: false,
-        other_machine: false,
+        standing: event_store::Standing::Counts,
         event,
     }
 }

@@ -72,6 +72,7 @@ async fn an_agent_that_dies_at_any_point_loses_and_repeats_nothing() {
             // Room is made in a full spool only.
             "spool.compact" => lane.run_spool_full(point).await,
             "spool.take-out" => lane.run_refused(crash).await.map(drop),
+            "spool.copy" => lane.run_removed(point).await,
             "spool.replace" => lane.run_damaged(point).await,
             _ => lane.run(crash).await.map(drop),
         };

@@ -2,12 +2,15 @@
 //! write. `--crash-at NAME` or `NAME:N` (the N-th time), in builds with debug assertions only.
 
 /// Every place.
-pub const POINTS: [&str; 15] = [
+pub const POINTS: [&str; 18] = [
     "spool.begin.before",
     "spool.begin.after",
     "spool.replace.before",
     "spool.replace.amid",
     "spool.replace.after",
+    "spool.copy.before",
+    "spool.copy.amid",
+    "spool.copy.after",
     "spool.commit.before",
     "spool.commit.after",
     "spool.compact.before",

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
-use rusqlite::Connection;
+use rusqlite::{Connection, OpenFlags};
+use serde_json::Value;
 use testbed::wait_for;
 
 use super::rare::died;
 use super::sent::Sent;
 use super::{Crash, DISTINCT, Lane, Outcome, Victim, When, out_and_back};
-use crate::machine::{SOON, events};
+use crate::machine::SOON;
 use crate::monitor::warning;
 use crate::{KernelLog, Machine};
 
@@ -109,6 +110,61 @@ impl Lane<'_> {
         self.told_lost(&machine, "spool", EVENTS.into()).await
     }
 
+    /// The spool's files are removed while the agent runs, and it dies at the point while it writes
+    /// anew what they held. With a copy that is whole nothing is lost, though the controller has
+    /// nothing of it yet. Before that only what the controller has is left, and one gap record tells
+    /// that there may have been more.
+    ///
+    /// # Errors
+    /// As [`Lane::run`].
+    pub async fn run_removed(&mut self, point: &str) -> anyhow::Result<()> {
+        let is_whole = !point.ends_with("before");
+        let mut machine = self.machine(KernelLog::Off).await?;
+        machine.agent.stop()?;
+        let flags = vec!["--crash-at".to_owned(), point.to_owned()];
+        machine.agent.set_flags(flags);
+        machine.agent.spawn()?;
+        let mut sent = Sent::new(machine.monitor.clone());
+        if is_whole {
+            self.controller.stop()?;
+        }
+        sent.some().await?;
+        let state = machine.agent.state();
+        if !is_whole {
+            empty(&state.join("spool.db")).await?;
+        }
+        for name in ["spool.db", "spool.db-wal", "spool.db-shm"] {
+            fs::remove_file(state.join(name)).with_context(|| format!("removing {name}"))?;
+        }
+        let writer = tokio::spawn(async move {
+            sent.some().await?;
+            anyhow::Ok(sent)
+        });
+        died(&mut machine, point).await?;
+        machine.agent.set_flags(Vec::new());
+        machine.agent.spawn()?;
+        let mut sent = writer.await.context("the client panicked")??;
+        if is_whole {
+            self.controller.restart().await?;
+        }
+        machine.settled(&self.controller).await?;
+        out_and_back(&self.testbed.admin(), &machine.name, &mut sent).await?;
+        self.check(&machine, &sent).await?;
+        let want = usize::from(!is_whole);
+        let told = wait_for("what may be lost to be told", SOON, || async {
+            let gaps = self.gaps(&machine.name).await?;
+            ensure!(gaps.len() >= want, "nothing is told");
+            Ok(Some(gaps))
+        });
+        let told = told.await.with_context(|| machine.agent.log_tail())?;
+        let unknown = |gap: &Value| {
+            let message = gap["message"].as_str().unwrap_or_default();
+            message.starts_with("An unknown number of events lost from the spool")
+        };
+        ensure!(told.len() == want && told.iter().all(unknown), "{told:#?}");
+        Ok(())
+    }
+
     /// One gap record of this source tells of so many, and there is no other.
     async fn told_lost(&self, machine: &Machine, source: &str, count: u64) -> anyhow::Result<()> {
         let node = &machine.name;
@@ -116,9 +172,7 @@ impl Lane<'_> {
         let told = wait_for(what, SOON, || async {
             let told = self.lost(node).await?;
             ensure!(told == count, "{told} are told as lost");
-            let events = events(&self.controller, node).await?;
-            let gaps = events.iter().filter(|event| event["check"] == "EventsLost");
-            let gaps: Vec<_> = gaps.collect();
+            let gaps = self.gaps(node).await?;
             ensure!(
                 gaps.len() == 1 && gaps[0]["codes"] == serde_json::json!([source]),
                 "{gaps:#?}"
@@ -127,6 +181,16 @@ impl Lane<'_> {
         });
         told.await.with_context(|| machine.agent.log_tail())
     }
+}
+
+/// Waits until the controller has all that a spool held.
+async fn empty(spool: &Path) -> anyhow::Result<()> {
+    wait_for("the spool to be empty", SOON, || async {
+        let disk = Connection::open_with_flags(spool, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let left: u64 = disk.query_row("SELECT count(*) FROM events", [], |row| row.get(0))?;
+        Ok((left == 0).then_some(()))
+    })
+    .await
 }
 
 /// Makes one event of the spool such that the controller refuses it: as if it were an older one, that

@@ -117,16 +117,22 @@ impl Lane<'_> {
 
     /// What the node's gap records add up to.
     pub(super) async fn lost(&self, node: &str) -> anyhow::Result<u64> {
-        let events = events(&self.controller, node).await?;
-        let gaps = events.iter().filter(|event| event["check"] == "EventsLost");
-        gaps.map(|gap| {
+        let gaps = self.gaps(node).await?;
+        let counts = gaps.iter().map(|gap| {
             let message = gap["message"].as_str().unwrap_or_default();
             let count = message.split(' ').next().unwrap_or_default();
             count
                 .parse::<u64>()
                 .with_context(|| format!("no count in {message:?}"))
-        })
-        .sum()
+        });
+        counts.sum()
+    }
+
+    /// The node's gap records.
+    pub(super) async fn gaps(&self, node: &str) -> anyhow::Result<Vec<Value>> {
+        let mut events = events(&self.controller, node).await?;
+        events.retain(|event| event["check"] == "EventsLost");
+        Ok(events)
     }
 }
 

@@ -85,6 +85,8 @@ fn logged(index: &Path) -> u64 {
 
 /// The new spool until it takes the damaged one's place.
 const NEW: &str = "spool.new";
+/// All that a spool holds whose files went from their place, until it takes that place.
+pub(super) const WHOLE: &str = "spool.whole";
 
 /// What is lost with a damaged file.
 pub(super) fn lost(folder: &Path, error: &rusqlite::Error) -> Gap {
@@ -115,6 +117,11 @@ pub(super) fn new_file(folder: &Path) -> std::io::Result<PathBuf> {
 /// Renames a damaged file, so that a person can look at it, and puts the new one in its place: the
 /// agent starts from nothing, and the controller tells it what is open.
 pub(super) fn put_aside(folder: &Path) -> std::io::Result<()> {
+    replace(folder, NEW)
+}
+
+/// Renames what lies where a spool's files belong, and puts this file there.
+pub(super) fn replace(folder: &Path, by: &str) -> std::io::Result<()> {
     for (name, aside) in [
         ("spool.db", "spool.damaged"),
         ("spool.db-wal", "spool.damaged-wal"),
@@ -123,12 +130,16 @@ pub(super) fn put_aside(folder: &Path) -> std::io::Result<()> {
         unless_absent(std::fs::rename(folder.join(name), folder.join(aside)))?;
         crash::point("spool.replace.amid");
     }
-    std::fs::rename(folder.join(NEW), folder.join("spool.db"))
+    std::fs::rename(folder.join(by), folder.join("spool.db"))
 }
 
 /// Does the rest of it for an agent that died meanwhile: the old file has gone, and the new one is
-/// whole, which one whose log is there may not be.
+/// whole, which one whose log is there may not be. What has its name only once it is whole comes
+/// before whatever lies in its place.
 pub(super) fn finish(folder: &Path) -> std::io::Result<()> {
+    if folder.join(WHOLE).exists() {
+        return replace(folder, WHOLE);
+    }
     let new = folder.join(NEW);
     let amid = length(&new) > 0 && !beside(&new, "-wal").exists();
     if amid && !folder.join("spool.db").exists() {

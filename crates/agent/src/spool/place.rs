@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use super::SpoolError;
-use super::damage::{new_file, put_aside, unless_absent};
+use super::damage::{WHOLE, replace, unless_absent};
+use crate::crash;
 
 /// Files without which a start would not find what is acknowledged, and the lock that keeps a second
 /// agent out of it. The log's index is made anew from the log.
@@ -49,10 +50,11 @@ impl Place {
 }
 
 /// Puts a copy of all that a connection reads where its files were; what lies there instead is put
-/// aside. It takes its place whole or not at all.
+/// aside. It takes its place whole or not at all; once it is whole the next start does the rest for
+/// an agent that dies.
 ///
 /// # Errors
-/// [`SpoolError`] if it can't be written: nothing has changed then.
+/// [`SpoolError`] if it can't be written, or does not come to its place.
 pub(super) fn copy(connection: &Connection, folder: &Path) -> Result<(), SpoolError> {
     let io = |source| SpoolError::Folder {
         path: folder.to_owned(),
@@ -60,7 +62,6 @@ pub(super) fn copy(connection: &Connection, folder: &Path) -> Result<(), SpoolEr
     };
     let copy = folder.join(COPY);
     unless_absent(std::fs::remove_file(&copy)).map_err(io)?;
-    let new = new_file(folder).map_err(io)?;
     let name = copy
         .to_str()
         .ok_or_else(|| io(io::Error::new(io::ErrorKind::InvalidFilename, "no UTF-8")))?;
@@ -71,12 +72,17 @@ pub(super) fn copy(connection: &Connection, folder: &Path) -> Result<(), SpoolEr
         source,
     })?;
     // SQLite does not sync it.
-    let placed = File::open(&copy)
-        .and_then(|file| file.sync_all())
-        .and_then(|()| std::fs::rename(&copy, &new))
-        .and_then(|()| put_aside(folder))
-        .and_then(|()| File::open(folder)?.sync_all());
-    placed.map_err(io)
+    let placed = || {
+        File::open(&copy)?.sync_all()?;
+        crash::point("spool.copy.before");
+        std::fs::rename(&copy, folder.join(WHOLE))?;
+        crash::point("spool.copy.amid");
+        replace(folder, WHOLE)?;
+        File::open(folder)?.sync_all()?;
+        crash::point("spool.copy.after");
+        Ok(())
+    };
+    placed().map_err(io)
 }
 
 fn is_there((path, known): &(PathBuf, (u64, u64))) -> bool {

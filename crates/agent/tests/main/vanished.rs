@@ -71,6 +71,50 @@ async fn what_was_acknowledged_outlives_the_spools_files() {
     }
 }
 
+/// Die wherever what the files held is written anew. Until that is whole it is in no file that a
+/// start finds, and the loss is told; from then on nothing is lost.
+#[tokio::test]
+async fn dying_while_the_spool_is_written_anew_loses_nothing_from_the_moment_that_it_is_whole() {
+    let places = agent::crash::POINTS.into_iter();
+    let places = places.filter(|place| place.starts_with("spool.copy"));
+    for (place, replaced) in places.flat_map(|place| [(place, false), (place, true)]) {
+        let name = format!("{place}, replaced: {replaced}");
+        let mut controller = Controller::absent();
+        let mut setup = Setup::new();
+        let flags = setup.flags.clone();
+        setup.flag("--crash-at", place);
+        let mut agent = setup.start(&controller.url());
+        send(&setup, vec![coded("before")]).await.unwrap();
+        for file in ["spool.db", "spool.db-wal", "spool.db-shm"] {
+            std::fs::remove_file(setup.state.join(file)).unwrap();
+        }
+        if replaced {
+            std::fs::write(setup.state.join("spool.db"), [7; 9_000]).unwrap();
+        }
+        assert!(send(&setup, vec![coded("after")]).await.is_err(), "{name}");
+        until(&name, || (!agent.is_running()).then_some(())).await;
+        // That of the dead one answers nobody.
+        std::fs::remove_file(setup.socket()).unwrap();
+        setup.flags = flags;
+        let agent = setup.start(&controller.url());
+        send(&setup, vec![coded("after")]).await.unwrap();
+        controller.up();
+        let is_whole = !place.ends_with("before");
+        let (want, lost): (&[&str], usize) = if is_whole {
+            (&["after", "before"], 0)
+        } else {
+            (&["after"], 1)
+        };
+        until(&name, || (codes(&controller) == want).then_some(())).await;
+        controller.settled().await;
+        let told = controller.see(|r| r.of_check("EventsLost").len());
+        assert_eq!(told, lost, "{name}: {}", setup.logged());
+        assert!(agent.stop().success());
+        let left = ["spool.whole", "spool.new"].map(|file| setup.state.join(file).exists());
+        assert_eq!(left, [false; 2], "{name}");
+    }
+}
+
 #[tokio::test]
 async fn a_spool_that_vanished_is_missed_also_while_nothing_is_written() {
     let mut controller = Controller::absent();

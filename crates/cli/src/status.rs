@@ -71,6 +71,7 @@ fn is_well(status: &Status) -> bool {
         && status.agents_other_machine == 0
         && status.other_quarantine.is_none()
         && status.pool_faults.is_empty()
+        && status.config.problem.is_none()
 }
 
 fn print(
@@ -110,6 +111,28 @@ fn is_ready(part: &str) -> bool {
     part.ends_with(": ready")
 }
 
+/// How the controller's file differs from what runs.
+fn configuration(out: &mut impl Write, status: &Status, clock: &Clock) -> io::Result<()> {
+    if let Some(problem) = &status.config.problem {
+        writeln!(
+            out,
+            "  {RED}the rule sets of the configuration file do not run{RED:#} since {}, those from before \
+             do: {}",
+            clock.since(problem.since),
+            harmless(&problem.why)
+        )?;
+    }
+    let keys = &status.config.needs_restart;
+    if !keys.is_empty() {
+        writeln!(
+            out,
+            "  {YELLOW}changed in the configuration file, and taken at the next start{YELLOW:#}: {}",
+            harmless(&keys.join(", "))
+        )?;
+    }
+    Ok(())
+}
+
 fn head(out: &mut impl Write, status: &Status, clock: &Clock) -> io::Result<()> {
     let (word, style) = if status.ready {
         ("ready", GREEN)
@@ -144,6 +167,7 @@ fn head(out: &mut impl Write, status: &Status, clock: &Clock) -> io::Result<()> 
             clock.age(at)
         )?;
     }
+    configuration(out, status, clock)?;
     let marked = |count: usize, style: Style| if count == 0 { PLAIN } else { style };
     let (out_by_us, held) = (marked(status.out, RED), marked(status.withheld, YELLOW));
     writeln!(

@@ -151,3 +151,30 @@ fn a_node_that_was_given_back_by_hand_is_no_red_one() {
         ran.out
     );
 }
+
+#[test]
+fn a_file_that_does_not_run_is_told_by_status() {
+    let mut status = kit::status();
+    status.config = api::ConfigState {
+        problem: Some(api::ConfigProblem {
+            code: "config_bad".into(),
+            why: "quarantine.workers = 0: allowed is a number from 1 to 1024".into(),
+            since: ago(90),
+        }),
+        needs_restart: vec!["store.path".into()],
+    };
+    let server = Server::start(&[
+        ("GET /api/v1/status", 200, text(&status)),
+        ("GET /api/v1/breaker", 200, "[]".into()),
+        ("GET /api/v1/nodes", 200, "[]".into()),
+    ]);
+    let ran = ask(&server, &["status", "--check"]);
+    assert_eq!(ran.code, Some(1));
+    for want in [
+        "the rule sets of the configuration file do not run since",
+        "those from before do: quarantine.workers = 0",
+        "taken at the next start: store.path",
+    ] {
+        assert!(ran.out.contains(want), "{}", ran.out);
+    }
+}

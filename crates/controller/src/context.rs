@@ -6,6 +6,7 @@ use event_store::EventStore;
 use telemetry::{ControllerMetrics, Readiness};
 
 use crate::config::Config;
+use crate::file::ConfigFile;
 use crate::kubernetes::Kube;
 use crate::nodes::NodeCache;
 use crate::refusals::Refusals;
@@ -18,6 +19,8 @@ use crate::workers::WakeAll;
 pub struct Context {
     /// The configuration in effect.
     pub config: Arc<Config>,
+    /// The file that it was read from.
+    pub file: ConfigFile,
     /// Events, faults, incidents, transitions.
     pub store: EventStore,
     /// The way to the API server.

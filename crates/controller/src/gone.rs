@@ -32,7 +32,7 @@ use tracing::{info, warn};
 use crate::context::Context;
 use crate::ingest::{ClockSkews, released};
 use crate::kubernetes::{CallError, jittered};
-use crate::nodes::{NodeFacts, Wanted, watch};
+use crate::nodes::{NodeFacts, watch};
 use crate::reports::{STATE_PREFIX, Standing, state_key};
 use crate::workers::{WorkerEnded, Workers};
 
@@ -57,7 +57,6 @@ pub struct Gone(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     context: Context,
-    wanted: Wanted,
     skews: Arc<ClockSkews>,
     workers: Workers,
     memory: SignedDuration,
@@ -97,16 +96,11 @@ impl GoneError {
 }
 
 impl Gone {
-    /// With what the store knows of nodes that are gone; `wanted` is what the cache keeps of a
-    /// node.
+    /// With what the store knows of nodes that are gone.
     ///
     /// # Errors
     /// The store can't be read.
-    pub fn load(
-        context: Context,
-        wanted: Wanted,
-        skews: Arc<ClockSkews>,
-    ) -> Result<Self, ReadError> {
+    pub fn load(context: Context, skews: Arc<ClockSkews>) -> Result<Self, ReadError> {
         let mut since = HashMap::new();
         for key in context.store.state_keys(GONE)? {
             let name = key.strip_prefix(GONE).and_then(|n| NodeName::new(n).ok());
@@ -131,7 +125,6 @@ impl Gone {
         }));
         Ok(Self(Arc::new(Inner {
             context,
-            wanted,
             skews,
             workers,
             memory,
@@ -210,7 +203,7 @@ impl Inner {
         }
         let (kube, nodes) = (&self.context.kube, &self.context.nodes);
         let deadline = Instant::now() + READ_TIMEOUT;
-        let read = watch::read(kube, nodes, &self.wanted, name, deadline).await?;
+        let read = watch::read(kube, nodes, name, deadline).await?;
         let now = Timestamp::now();
         let place = match &read {
             Some(node) => {

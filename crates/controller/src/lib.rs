@@ -15,6 +15,7 @@
 //! [`api`] shows.
 
 pub mod args;
+mod checked;
 pub mod config;
 pub mod context;
 pub mod crash;
@@ -25,6 +26,7 @@ pub mod workers;
 
 pub mod api;
 pub mod connector;
+pub mod file;
 pub mod gone;
 pub mod ingest;
 pub mod lease;

@@ -21,8 +21,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::args::Args;
+use crate::checked::{Checked, checked};
 use crate::config::{Config, ConfigError, Problem, QuarantineConfig, TrustMode};
 use crate::context::Context;
+use crate::file::ConfigFile;
 use crate::gone::Gone;
 use crate::ingest::ClockSkews;
 use crate::kubernetes::{self, Kube};
@@ -51,6 +53,7 @@ pub struct Prepared {
     kubeconfig: Option<PathBuf>,
     insecure_local: bool,
     warnings: Vec<Problem>,
+    file: ConfigFile,
 }
 
 /// Reads and checks everything that the command line names.
@@ -60,7 +63,7 @@ pub struct Prepared {
 pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     #[cfg(debug_assertions)]
     let Args {
-        config,
+        config: path,
         kubeconfig,
         insecure_local,
         check_config: _,
@@ -68,7 +71,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     } = args;
     #[cfg(not(debug_assertions))]
     let Args {
-        config,
+        config: path,
         kubeconfig,
         insecure_local,
         check_config: _,
@@ -77,7 +80,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     if let Some(point) = crash_at {
         crate::crash::arm(point);
     }
-    let text = match &config {
+    let text = match &path {
         None => String::new(),
         Some(path) => crate::config::read(path).with_context(|| {
             format!(
@@ -86,11 +89,11 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
             )
         })?,
     };
-    let Read {
+    let Checked {
         mut config,
         mut problems,
         warnings,
-    } = read(&text)?;
+    } = checked(&text)?;
     if insecure_local {
         problems.extend(make_local(&mut config));
     }
@@ -102,15 +105,13 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
         kubeconfig,
         insecure_local,
         warnings,
+        file: ConfigFile::new(path, text),
     })
 }
 
-/// Where rule sets stand in the file.
-const RULE_SETS: &str = "quarantine.rule-sets";
-
 /// What is wrong with a configuration's text, which [`prepare`] would refuse, and what is odd.
 pub fn check(text: &str) -> (Vec<Problem>, Vec<Problem>) {
-    match read(text) {
+    match checked(text) {
         Ok(read) => (read.problems, read.warnings),
         Err(ConfigError::Problems(problems)) => (problems, Vec::new()),
         Err(ConfigError::Syntax(why)) => (of_file(why, "a TOML document"), Vec::new()),
@@ -135,24 +136,6 @@ fn of_file(value: String, allowed: &str) -> Vec<Problem> {
 pub fn node_cost(text: &str) -> Option<NodeCost> {
     let config = Config::parse(text).ok()?;
     wanted(&config.quarantine).map(|wanted| NodeCost::of(&wanted))
-}
-
-/// A configuration with everything that is wrong and odd about it, rule sets included.
-struct Read {
-    config: Config,
-    problems: Vec<Problem>,
-    warnings: Vec<Problem>,
-}
-
-fn read(text: &str) -> Result<Read, ConfigError> {
-    let (config, mut problems) = Config::parse_all(text)?;
-    let (wrong, warnings) = check_rules(&config, &problems);
-    problems.extend(wrong);
-    Ok(Read {
-        config,
-        problems,
-        warnings,
-    })
 }
 
 /// Plaintext, without tokens, on loopback: whatever else is configured to listen is refused.
@@ -183,47 +166,6 @@ fn make_local(config: &mut Config) -> Vec<Problem> {
     problems
 }
 
-/// Rule sets are checked before anything starts, whether or not the module is on. Where what was
-/// `told` is about them too, only their expressions have more to tell.
-fn check_rules(config: &Config, told: &[Problem]) -> (Vec<Problem>, Vec<Problem>) {
-    let of_sets = |problem: &Problem| problem.key.starts_with(RULE_SETS);
-    let told = told.iter().any(of_sets);
-    let (errors, warnings) = match quarantine::rule_sets(&config.quarantine) {
-        Ok(rules) => (Vec::new(), rules.warnings().to_vec()),
-        Err(errors) => (errors, Vec::new()),
-    };
-    let problem = |error: decide::rules::RuleError| of_rule(config, &error);
-    let errors = errors
-        .into_iter()
-        .filter(|error| !told || !error.expression.is_empty());
-    (
-        errors.map(problem).collect(),
-        warnings.into_iter().map(problem).collect(),
-    )
-}
-
-/// Under the key in the file, where it is about an expression of the file.
-fn of_rule(config: &Config, error: &decide::rules::RuleError) -> Problem {
-    let mut sets = config.quarantine.rule_sets.iter();
-    let set = sets.position(|set| set.name == error.rule_set);
-    let (Some(set), false) = (set, error.expression.is_empty()) else {
-        return Problem {
-            key: RULE_SETS.to_owned(),
-            value: "…".to_owned(),
-            allowed: error.to_string(),
-        };
-    };
-    let (list, index) = (error.list, error.index);
-    Problem {
-        key: format!("{RULE_SETS}[{set}].match.{list}[{index}].expression"),
-        value: toml::Value::from(error.expression.as_str()).to_string(),
-        allowed: format!(
-            "CEL as docs/cel.md says. Rule set {:?}: {}",
-            error.rule_set, error.reason
-        ),
-    }
-}
-
 /// Runs until a signal, or until a part ends.
 ///
 /// # Errors
@@ -234,6 +176,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<()> {
         kubeconfig,
         insecure_local,
         warnings,
+        file,
     } = prepared;
     telemetry::logging::init(config.log.format, &config.log.filter)?;
     info!(
@@ -252,7 +195,7 @@ pub async fn run(prepared: Prepared) -> anyhow::Result<()> {
     let (stopper, stop) = stop::channel();
     let mut tasks = Tasks::default();
     let outcome = {
-        let running = start_and_watch(config, kubeconfig, insecure_local, stop, &mut tasks);
+        let running = start_and_watch(config, file, kubeconfig, insecure_local, stop, &mut tasks);
         tokio::select! {
             outcome = running => outcome,
             signal = stop_signal() => signal.map(|name| info!(signal = name, "stopping")),
@@ -276,6 +219,7 @@ async fn stop_signal() -> anyhow::Result<&'static str> {
 /// Ends only with the first task that ends, or with what could not start.
 async fn start_and_watch(
     config: Config,
+    file: ConfigFile,
     kubeconfig: Option<PathBuf>,
     insecure_local: bool,
     stop: Stop,
@@ -322,7 +266,8 @@ async fn start_and_watch(
             on_commit.wake(node);
         }
     }));
-    let nodes = NodeCache::new(quarantine::pools(&config.quarantine));
+    let wanted = wanted(&config.quarantine).context("the rule sets passed the check before")?;
+    let nodes = NodeCache::new(quarantine::pools(&config.quarantine), wanted);
     let reports = Reports::new(
         store.clone(),
         fencing,
@@ -331,6 +276,7 @@ async fn start_and_watch(
     );
     let context = Context {
         config: Arc::clone(&config),
+        file,
         store: store.clone(),
         kube,
         nodes: nodes.clone(),
@@ -513,21 +459,19 @@ fn start_nodes(
     ready: telemetry::Subsystem,
     tasks: &mut Tasks,
 ) -> anyhow::Result<()> {
-    let wanted = wanted(&context.config.quarantine);
-    let wanted = wanted.context("the rule sets passed the check before")?;
     let (kube, nodes, wakes) = (
         context.kube.clone(),
         context.nodes.clone(),
         context.wakes.clone(),
     );
-    let gone = Gone::load(context.clone(), wanted.clone(), Arc::clone(skews))?;
+    let gone = Gone::load(context.clone(), Arc::clone(skews))?;
     let of_gone = gone.clone();
     tasks.spawn_endless("node watch", &context.stop, async move {
         let changed = |node: &NodeName| {
             wakes.wake(node);
             of_gone.wake(node);
         };
-        watch::run(&kube, &nodes, wanted, changed).await;
+        watch::run(&kube, &nodes, changed).await;
         Ok(())
     });
     tasks.spawn_endless("gone nodes", &context.stop, async move {

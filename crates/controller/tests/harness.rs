@@ -264,9 +264,12 @@ impl Controller {
             wakes.clone(),
             Duration::from_mins(1),
         );
+        let rules = quarantine::rule_sets(&config.quarantine).unwrap();
+        let wanted = quarantine::wanted(&config.quarantine, &rules);
         let context = Context {
-            nodes: NodeCache::new(quarantine::pools(&config.quarantine)),
+            nodes: NodeCache::new(quarantine::pools(&config.quarantine), wanted),
             config,
+            file: controller::file::ConfigFile::default(),
             store,
             kube,
             reports,
@@ -432,12 +435,10 @@ impl Controller {
 fn watch(context: &Context) -> tokio::task::JoinHandle<()> {
     let context = context.clone();
     tokio::spawn(async move {
-        let config = &context.config.quarantine;
-        let wanted = quarantine::wanted(config, &quarantine::rule_sets(config).unwrap());
         let Context {
             kube, nodes, wakes, ..
         } = &context;
-        nodes::watch::run(kube, nodes, wanted, |node| wakes.wake(node)).await;
+        nodes::watch::run(kube, nodes, |node| wakes.wake(node)).await;
     })
 }
 

@@ -33,12 +33,11 @@ async fn watched(cluster: &Cluster) -> Watched {
         label: "nvidia.com/gpu.present".into(),
         value: "true".into(),
     };
-    let cache = NodeCache::new(vec![gpu]);
+    let cache = NodeCache::new(vec![gpu], Wanted::ours("p/"));
     let woken: Arc<Mutex<Vec<NodeName>>> = Arc::default();
     let (filled, told) = (cache.clone(), Arc::clone(&woken));
     let task = tokio::spawn(async move {
-        let wanted = Wanted::ours("p/");
-        nodes::watch::run(&kube, &filled, wanted, |node| {
+        nodes::watch::run(&kube, &filled, |node| {
             told.lock().unwrap().push(node.clone());
         })
         .await;

@@ -77,6 +77,18 @@ impl Program {
         Self::start_again(folder, kubeconfig, flags)
     }
 
+    /// Another configuration in its file, put there in one step.
+    pub(crate) fn rewrite(&self, profile: &str, ingest: &str) {
+        let folder = self.folder.path();
+        let text = config(folder, profile, ingest);
+        std::fs::write(folder.join("controller.toml.new"), text).unwrap();
+        std::fs::rename(
+            folder.join("controller.toml.new"),
+            folder.join("controller.toml"),
+        )
+        .unwrap();
+    }
+
     /// Starts it as the folder's own configuration says, on what an earlier one left.
     pub(crate) fn start_again(
         folder: tempfile::TempDir,

@@ -1,6 +1,7 @@
 //! Nodes taken out and given back.
 
 mod people;
+mod reload;
 mod restarts;
 mod withheld;
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use controller::config::Config;
 use controller::ingest::limits::Limits;
 use controller::ingest::{ClockSkews, EventService};
-use controller::nodes::NodeCache;
+use controller::nodes::{NodeCache, Wanted};
 use controller::reports::{ReportService, Reports};
 use controller::trust::Gate;
 use controller::workers::WakeAll;
@@ -217,7 +217,7 @@ impl Intake {
         let skews = Arc::new(ClockSkews::load(&store).unwrap());
         let minute = Duration::from_secs(60);
         let reports = Reports::new(store.clone(), 1, WakeAll::default(), minute);
-        let nodes = NodeCache::new(Vec::new());
+        let nodes = NodeCache::new(Vec::new(), Wanted::ours(""));
         Self {
             events: EventService::new(
                 Arc::clone(&gate),

@@ -96,6 +96,7 @@ pub struct ControllerMetrics {
     pub watch_restarts: Counter,
     pub leader: Gauge,
     pub store_refuses: Gauge,
+    pub config_refused: Gauge,
 }
 
 impl Default for ControllerMetrics {
@@ -160,12 +161,7 @@ impl ControllerMetrics {
                 "Whether this instance holds the lease",
                 Gauge::default(),
             ),
-            store_refuses: add(
-                &mut r,
-                "warden_store_refuses_events",
-                "1 while the store takes no events in: less than store.reserve is free, or its last write failed",
-                Gauge::default(),
-            ),
+            store_refuses: ingest.store_refuses,
             platform_connector_health_events_received: ingest.received,
             ingest_refused: ingest.refused,
             ingest_stored: ingest.stored,
@@ -203,6 +199,7 @@ impl ControllerMetrics {
             breaker_pool_tripped: breaker.tripped,
             breaker_pool_utilization: breaker.pool_utilization,
             nodes_withheld: breaker.withheld,
+            config_refused: breaker.config_refused,
             other_quarantine: breaker.other_quarantine,
             other_quarantine_looked_at: breaker.other_quarantine_looked_at,
             rule_errors: breaker.rule_errors,

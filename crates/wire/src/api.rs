@@ -58,8 +58,33 @@ pub struct Status {
     /// Open faults of pools and of the cluster: no node is acted on for them.
     #[serde(default)]
     pub pool_faults: Vec<PoolFault>,
+    /// How the configuration file differs from what runs.
+    #[serde(default)]
+    pub config: ConfigState,
     /// The store.
     pub store: Store,
+}
+
+/// How the configuration file differs from what runs.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ConfigState {
+    /// Why the file's rule sets are not those that run; none: they are.
+    #[serde(default)]
+    pub problem: Option<ConfigProblem>,
+    /// Keys that differ, and take effect at the next start.
+    #[serde(default)]
+    pub needs_restart: Vec<String>,
+}
+
+/// See [`ConfigState::problem`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConfigProblem {
+    /// `config_unreadable`, `config_bad` or `rules_beyond_breaker`.
+    pub code: String,
+    /// What is wrong, and what to do.
+    pub why: String,
+    /// Since when.
+    pub since: Timestamp,
 }
 
 /// A fault of many nodes together.

@@ -39,6 +39,7 @@ pub(crate) fn status() -> api::Status {
         agents_conflicting: 0,
         agents_other_machine: 0,
         pool_faults: Vec::new(),
+        config: api::ConfigState::default(),
         store: api::Store {
             id: "01K4XXXX".into(),
             last_seq: 1_234,

@@ -70,6 +70,7 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
         agents_conflicting: doubtful(AGENT_CONFLICT),
         agents_other_machine: doubtful(AGENT_MACHINE),
         pool_faults: pool_faults(context)?,
+        config: config_state(context),
         store: types::Store {
             id: context.store.store_id().to_owned(),
             last_seq: stats.last_seq,
@@ -79,6 +80,18 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
             gaps: gaps(&stats),
         },
     })
+}
+
+fn config_state(context: &Context) -> types::ConfigState {
+    let told = context.file.told();
+    types::ConfigState {
+        problem: told.problem.map(|problem| types::ConfigProblem {
+            code: problem.code.to_owned(),
+            why: problem.why,
+            since: problem.since,
+        }),
+        needs_restart: told.needs_restart,
+    }
 }
 
 fn gaps(stats: &Stats) -> Vec<types::Gap> {

@@ -21,8 +21,8 @@ use health_event::text::counted;
 
 pub use ingest::{CheckRef, IngestConfig, ServiceAccount, TlsConfig, TrustMode};
 pub use quarantine::{
-    BreakerConfig, Cooperator, CooperatorPolicy, PoolConfig, QuarantineConfig, RuleConfig,
-    RuleKind, RuleSetConfig, TaintConfig,
+    BreakerConfig, Cooperator, CooperatorPolicy, PoolConfig, QuarantineConfig, RuleChange,
+    RuleConfig, RuleKind, RuleSetConfig, TaintConfig,
 };
 pub use reader::{Key, Problem};
 pub use sections::{

@@ -40,6 +40,8 @@ pub struct QuarantineConfig {
     pub shipped_off: BTreeSet<String>,
     /// See [`QuarantineConfig::shipped_off`].
     pub shipped_on: BTreeSet<String>,
+    /// What becomes of new rule sets that would take out more nodes at once than the breaker lets go.
+    pub rule_change: RuleChange,
     /// `[quarantine.circuitBreaker]`
     pub breaker: BreakerConfig,
     /// Rule sets of the user, in the reference's form.
@@ -72,6 +74,27 @@ impl CooperatorPolicy {
         match name {
             "taint" => Some(Self::Taint),
             "yield" => Some(Self::Yield),
+            _ => None,
+        }
+    }
+}
+
+/// What becomes of new or altered rule sets that match more nodes with open faults than the breaker lets go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleChange {
+    /// What ran before stays, until they match fewer.
+    Refuse,
+    /// They take effect, and the breaker withholds what is beyond it.
+    Warn,
+}
+
+impl RuleChange {
+    const ALLOWED: &'static str = "refuse or warn";
+
+    fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "refuse" => Some(Self::Refuse),
+            "warn" => Some(Self::Warn),
             _ => None,
         }
     }
@@ -198,6 +221,11 @@ impl QuarantineConfig {
             ),
             shipped_off: names(&mut s, ("shipped_off", help::SHIPPED_OFF), any_name),
             shipped_on: names(&mut s, ("shipped_on", help::SHIPPED_ON), any_name),
+            rule_change: s.name(
+                ("rule_change", "refuse", help::RULE_CHANGE),
+                RuleChange::ALLOWED,
+                RuleChange::from_name,
+            ),
             breaker: BreakerConfig::read(s.section("circuitBreaker")),
             rule_sets: rule_sets(&mut s),
         }
@@ -219,6 +247,8 @@ mod help {
         "Whether protected and control-plane nodes are acted on all the same";
     pub(super) const COOPERATOR_POLICY: &str =
         "What follows when a co-operating controller uncordons a node of ours";
+    pub(super) const RULE_CHANGE: &str = "What becomes of new rule sets that match more nodes at once \
+        than the breaker lets go: refuse keeps those that ran before, warn lets the breaker withhold";
     pub(super) const SHIPPED_OFF: &str = "Shipped rule sets not to use";
     pub(super) const SHIPPED_ON: &str = "Shipped rule sets to use that are off by default";
 }

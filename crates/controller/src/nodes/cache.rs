@@ -7,7 +7,7 @@ use health_event::NodeName;
 use telemetry::ControllerMetrics;
 use tokio::sync::{Notify, watch};
 
-use super::NodeFacts;
+use super::{NodeFacts, Wanted};
 
 /// Name of the pool of all nodes that no selector takes.
 pub const OTHER_POOL: &str = "other";
@@ -23,6 +23,13 @@ pub struct Pool {
     pub value: String,
 }
 
+/// What is kept of a node, and how many times that grew.
+#[derive(Debug, Clone)]
+pub(super) struct Wants {
+    pub(super) number: u64,
+    pub(super) wanted: Arc<Wanted>,
+}
+
 /// All nodes. Cheap to clone; all clones are one cache.
 #[derive(Debug, Clone)]
 pub struct NodeCache(Arc<Shared>);
@@ -31,7 +38,9 @@ pub struct NodeCache(Arc<Shared>);
 struct Shared {
     pools: Vec<Pool>,
     nodes: RwLock<Nodes>,
-    synced: watch::Sender<bool>,
+    wants: watch::Sender<Wants>,
+    /// Number of the wants that the last complete list was read with; 0 before the first.
+    synced: watch::Sender<u64>,
     /// One permit: a node came to carry the reference's marks.
     marked_by_others: Notify,
     /// Where watches that ended and were resumed are counted.
@@ -48,9 +57,9 @@ struct Nodes {
 }
 
 impl NodeCache {
-    /// An empty cache; [`super::watch::run`] fills it. The first of `pools` whose label a node has
-    /// is its pool.
-    pub fn new(pools: Vec<Pool>) -> Self {
+    /// An empty cache that keeps `wanted` of each node; [`super::watch::run`] fills it. The first of
+    /// `pools` whose label a node has is its pool.
+    pub fn new(pools: Vec<Pool>, wanted: Wanted) -> Self {
         let counts = vec![0; pools.len() + 1];
         Self(Arc::new(Shared {
             pools,
@@ -59,7 +68,11 @@ impl NodeCache {
                 counts,
                 kept: HashMap::new(),
             }),
-            synced: watch::Sender::new(false),
+            wants: watch::Sender::new(Wants {
+                number: 1,
+                wanted: Arc::new(wanted),
+            }),
+            synced: watch::Sender::new(0),
             marked_by_others: Notify::new(),
             metrics: OnceLock::new(),
         }))
@@ -152,13 +165,43 @@ impl NodeCache {
 
     /// Whether all nodes of the API server were seen once.
     pub fn is_synced(&self) -> bool {
-        *self.0.synced.borrow()
+        *self.0.synced.borrow() > 0
     }
 
     /// Waits until all nodes of the API server were seen once.
     pub async fn synced(&self) {
         // The sender lives in self, so that waiting can't fail.
-        drop(self.0.synced.subscribe().wait_for(|synced| *synced).await);
+        drop(
+            self.0
+                .synced
+                .subscribe()
+                .wait_for(|synced| *synced > 0)
+                .await,
+        );
+    }
+
+    /// Keeps this too from now on, and waits until all nodes were read with it. What was kept before
+    /// stays kept.
+    pub async fn want(&self, more: &Wanted) {
+        let mut number = 0;
+        self.0.wants.send_if_modified(|wants| {
+            let both = wants.wanted.with(more);
+            let grows = both != *wants.wanted;
+            if grows {
+                wants.number += 1;
+                wants.wanted = Arc::new(both);
+            }
+            number = wants.number;
+            grows
+        });
+        let mut synced = self.0.synced.subscribe();
+        // The sender lives in self, so that waiting can't fail.
+        drop(synced.wait_for(|synced| *synced >= number).await);
+    }
+
+    /// What is kept of each node.
+    pub(super) fn wants(&self) -> watch::Receiver<Wants> {
+        self.0.wants.subscribe()
     }
 
     /// Waits until a node came to carry the reference's marks and not ours: once for all that did
@@ -233,8 +276,9 @@ impl NodeCache {
         true
     }
 
-    /// After a complete list: what it did not name goes. Answers those names.
-    pub(super) fn complete(&self, seen: &BTreeSet<NodeName>) -> Vec<NodeName> {
+    /// After a complete list, read with the wants of this number: what it did not name goes. Answers
+    /// those names.
+    pub(super) fn complete(&self, seen: &BTreeSet<NodeName>, wants: u64) -> Vec<NodeName> {
         let gone: Vec<NodeName> = self
             .read()
             .by_name
@@ -245,7 +289,7 @@ impl NodeCache {
         for name in &gone {
             self.remove(name);
         }
-        self.0.synced.send_replace(true);
+        self.0.synced.send_replace(wants);
         gone
     }
 

@@ -317,11 +317,14 @@ typical_node = "63 labels, 7 annotations, 22 conditions, 50 images"
         };
         let template = typical::template();
         let mut decoder = Decoder::new(wanted);
-        let cache = NodeCache::new(vec![Pool {
-            name: "gpu".into(),
-            label: "nvidia.com/gpu.present".into(),
-            value: "true".into(),
-        }]);
+        let cache = NodeCache::new(
+            vec![Pool {
+                name: "gpu".into(),
+                label: "nvidia.com/gpu.present".into(),
+                value: "true".into(),
+            }],
+            Wanted::ours(""),
+        );
         let before = anonymous_bytes();
         for number in 0..nodes {
             let line = typical::line(&template, number);

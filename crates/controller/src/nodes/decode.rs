@@ -44,6 +44,13 @@ impl Keys {
             Self::Only(keys) => keys.extend(more),
         }
     }
+
+    fn join(&mut self, more: &Self) {
+        match more {
+            Self::All => *self = Self::All,
+            Self::Only(keys) => self.extend(keys.iter().cloned()),
+        }
+    }
 }
 
 /// What is kept of a node: what Warden itself writes and reads, and what the configuration adds.
@@ -69,6 +76,16 @@ impl Wanted {
             annotations: Keys::Only(of(Kind::Annotation).map(|n| n.text.to_owned()).collect()),
             paths: BTreeSet::new(),
         }
+    }
+
+    /// What both keep.
+    #[must_use]
+    pub fn with(&self, more: &Self) -> Self {
+        let mut both = self.clone();
+        both.labels.join(&more.labels);
+        both.annotations.join(&more.annotations);
+        both.paths.extend(more.paths.iter().cloned());
+        both
     }
 }
 

@@ -46,6 +46,8 @@ enum End {
     Expired(String),
     /// The server knows no streaming list.
     NoStreaming,
+    /// More is wanted of each node: list again.
+    Wanted,
 }
 
 /// Where the watch stands.
@@ -59,17 +61,30 @@ struct Position {
     progress: bool,
     /// Whether pages are read because the list can't stream.
     pages: bool,
+    /// Number of the wants that nodes are decoded with.
+    wants: u64,
 }
 
 /// Feeds the cache until the future is dropped. `changed` is called after each change with the
 /// node's name.
-pub async fn run(kube: &Kube, cache: &NodeCache, wanted: Wanted, changed: impl Fn(&NodeName)) {
-    let mut decoder = Decoder::new(wanted);
+pub async fn run(kube: &Kube, cache: &NodeCache, changed: impl Fn(&NodeName)) {
+    let mut wants = cache.wants();
+    let mut decoder = Decoder::new(Wanted::clone(&wants.borrow().wanted));
     let mut position = Position::default();
     let mut pause = FIRST_PAUSE;
     loop {
+        if position.wants != wants.borrow().number {
+            let now = wants.borrow_and_update().clone();
+            decoder = Decoder::new(Wanted::clone(&now.wanted));
+            position.wants = now.number;
+            position.version.clear();
+        }
         position.progress = false;
-        let end = follow(kube, cache, &mut decoder, &mut position, &changed).await;
+        let end = tokio::select! {
+            end = follow(kube, cache, &mut decoder, &mut position, &changed) => end,
+            // The cache outlives its watch.
+            _ = wants.changed() => End::Wanted,
+        };
         cache.restarted();
         match end {
             End::NoStreaming => {
@@ -89,6 +104,13 @@ pub async fn run(kube: &Kube, cache: &NodeCache, wanted: Wanted, changed: impl F
             }
             End::Closed(why) => {
                 debug!(code = "node_watch_ended", why, "the node watch is resumed");
+            }
+            End::Wanted => {
+                info!(
+                    code = "node_list_wider",
+                    "the rules read more of each node: listing again"
+                );
+                continue;
             }
         }
         if position.progress {
@@ -113,7 +135,7 @@ async fn follow(
     changed: &impl Fn(&NodeName),
 ) -> End {
     if position.version.is_empty() && position.pages {
-        match list(kube, cache, decoder, changed).await {
+        match list(kube, cache, decoder, position.wants, changed).await {
             Ok(version) => position.version = version,
             Err(error) => return End::Expired(error.to_string()),
         }
@@ -209,7 +231,7 @@ fn take(
                 return None;
             }
             if listing {
-                finish_list(cache, &position.seen, changed);
+                finish_list(cache, &position.seen, position.wants, changed);
                 position.seen.clear();
             }
             position.version = resource_version;
@@ -245,8 +267,13 @@ fn put(cache: &NodeCache, node: NodeFacts, from_list: bool, changed: &impl Fn(&N
     }
 }
 
-fn finish_list(cache: &NodeCache, seen: &BTreeSet<NodeName>, changed: &impl Fn(&NodeName)) {
-    for name in cache.complete(seen) {
+fn finish_list(
+    cache: &NodeCache,
+    seen: &BTreeSet<NodeName>,
+    wants: u64,
+    changed: &impl Fn(&NodeName),
+) {
+    for name in cache.complete(seen, wants) {
         changed(&name);
     }
 }
@@ -256,6 +283,7 @@ async fn list(
     kube: &Kube,
     cache: &NodeCache,
     decoder: &mut Decoder,
+    wants: u64,
     changed: &impl Fn(&NodeName),
 ) -> Result<String, CallError> {
     let mut seen = BTreeSet::new();
@@ -279,7 +307,7 @@ async fn list(
             put(cache, node, true, changed);
         }
         let Some(token) = page.next else {
-            finish_list(cache, &seen, changed);
+            finish_list(cache, &seen, wants, changed);
             return Ok(page.resource_version);
         };
         next = format!("&continue={}", percent_encoded(&token));
@@ -306,7 +334,6 @@ fn percent_encoded(text: &str) -> String {
 pub async fn read(
     kube: &Kube,
     cache: &NodeCache,
-    wanted: &Wanted,
     name: &NodeName,
     deadline: Instant,
 ) -> Result<Option<std::sync::Arc<NodeFacts>>, CallError> {
@@ -321,13 +348,12 @@ pub async fn read(
         Err(CallError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let node =
-        Decoder::new(wanted.clone())
-            .node(&body)
-            .map_err(|error| CallError::Unavailable {
-                act: call.act,
-                message: format!("the answer is no node: {error}"),
-            })?;
+    let node = Decoder::new(Wanted::clone(&cache.wants().borrow().wanted))
+        .node(&body)
+        .map_err(|error| CallError::Unavailable {
+            act: call.act,
+            message: format!("the answer is no node: {error}"),
+        })?;
     cache.put_if_newer(node.clone());
     Ok(Some(std::sync::Arc::new(node)))
 }

@@ -38,7 +38,8 @@ impl Module {
             return Ok(Next::Done);
         };
         let value = || facts::node_value(seen);
-        let adopted = decide::quarantine::adopt(node, events.as_deref(), &self.rules, value, now);
+        let adopted =
+            decide::quarantine::adopt(node, events.as_deref(), &observed.rules, value, now);
         let Some(incident) = adopted else {
             return Ok(Next::Done);
         };

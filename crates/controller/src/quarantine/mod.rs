@@ -22,6 +22,7 @@ mod facts;
 mod marked;
 mod off;
 mod other;
+mod reload;
 mod run;
 mod said;
 mod settings;

@@ -64,7 +64,6 @@ async fn look(context: Context, leadership: Leadership) -> Result<(), Quarantine
         context.clone(),
         apply,
         settings::policy(config, None),
-        settings::wanted(config, &rules),
         rules,
         breaker.map_err(|e| start(&e))?,
         Workers::new(),

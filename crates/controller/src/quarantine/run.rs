@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::apply::Apply;
 use super::breaker::Breaker;
 use super::work::Module;
-use super::{asked, marked, other, said, settings, startup};
+use super::{asked, marked, other, reload, said, settings, startup};
 use crate::context::Context;
 use crate::kubernetes::{Program, Reference, WARM};
 use crate::lease::Leadership;
@@ -121,15 +121,16 @@ async fn serve(
         mode,
         reference,
     };
-    let wanted = settings::wanted(&config, &rules);
     let policy = settings::policy(&config, until);
     marked::count(&context, &breaker, &policy, &config.label_prefix, &first)
+        .map_err(|e| start(&e))?;
+    let rules = reload::begin(&context, &policy, &breaker, rules)
+        .await
         .map_err(|e| start(&e))?;
     let module = Module::new(
         context.clone(),
         apply,
         policy,
-        wanted,
         rules,
         breaker,
         workers.clone(),
@@ -154,6 +155,7 @@ async fn serve(
         () = call_by_turn(&module, &pools) => Ok(()),
         () = keep_warm(&module) => Ok(()),
         () = count_waiting(&module) => Ok(()),
+        () = reload::follow(&module) => Ok(()),
         () = other::watch(&module), if mode == Mode::Enforce => Ok(()),
     }
 }

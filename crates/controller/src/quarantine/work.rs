@@ -21,12 +21,13 @@ use ulid::Ulid;
 
 use super::apply::Apply;
 use super::breaker::{Breaker, TakenRecord, TripRecord};
+use super::reload::Rules;
 use super::writes::{FIRST_PAUSE, LastWrite, READ_TIMEOUT, REFUSALS};
 use super::{facts, said};
 use crate::context::Context;
 use crate::crash;
 use crate::kubernetes::CallError;
-use crate::nodes::{self, Wanted};
+use crate::nodes;
 use crate::reports::AgentState;
 use crate::workers::Workers;
 
@@ -43,8 +44,7 @@ pub(super) struct Module {
     pub(super) policy: Policy,
     /// The same while another fault-quarantine runs in the cluster.
     refused: Policy,
-    pub(super) rules: RuleSets,
-    pub(super) wanted: Wanted,
+    pub(super) rules: Rules,
     pub(super) breaker: Breaker,
     pub(super) workers: Workers,
     /// Requests of persons that wait, by node.
@@ -88,6 +88,7 @@ pub(super) struct Observed {
     pub(super) facts: Option<NodeFacts>,
     pub(super) incident: Option<Incident>,
     pub(super) faults: Vec<FaultFacts>,
+    pub(super) rules: Arc<RuleSets>,
     machine: Arc<Machine>,
     pub(super) agent: AgentFacts,
     mark_origin: MarkOrigin,
@@ -105,7 +106,6 @@ impl Module {
         context: Context,
         apply: Apply,
         policy: Policy,
-        wanted: Wanted,
         rules: RuleSets,
         breaker: Breaker,
         workers: Workers,
@@ -119,8 +119,7 @@ impl Module {
             apply,
             policy,
             refused,
-            rules,
-            wanted,
+            rules: Rules::new(rules),
             breaker,
             workers,
             requests: Mutex::default(),
@@ -221,8 +220,9 @@ impl Module {
             let pool = self.context.nodes.pool_of(n);
             facts::node_facts(n, pool, &self.policy, &self.apply.label_prefix)
         });
+        let rules = self.rules.now();
         let faults = match &node {
-            Some(node) => self.faults(node)?,
+            Some(node) => self.faults(node, &rules)?,
             None => Vec::new(),
         };
         let mark_origin = mark_origin(store, facts.as_ref(), incident.as_ref())?;
@@ -233,6 +233,7 @@ impl Module {
             facts,
             incident,
             faults,
+            rules,
             machine,
             mark_origin,
         }))
@@ -259,12 +260,16 @@ impl Module {
         Ok(machine)
     }
 
-    fn faults(&self, node: &nodes::NodeFacts) -> Result<Vec<FaultFacts>, TurnError> {
+    fn faults(
+        &self,
+        node: &nodes::NodeFacts,
+        rules: &RuleSets,
+    ) -> Result<Vec<FaultFacts>, TurnError> {
         let stored = self.context.store.open_faults(&node.name)?;
         let mut faults = Vec::with_capacity(stored.len());
         for fault in stored.iter().cloned() {
-            let (fault, errors) = facts::fault_facts(fault, &self.rules, node);
-            said::evaluated(&self.context.metrics, &self.rules, &fault.matched);
+            let (fault, errors) = facts::fault_facts(fault, rules, node);
+            said::evaluated(&self.context.metrics, rules, &fault.matched);
             said::rule_errors(&self.context.metrics, &errors);
             faults.push(fault);
         }
@@ -286,7 +291,7 @@ impl Module {
             agent: &observed.agent,
             boots: &observed.machine.boots,
             policy: self.policy_now(),
-            rules: &self.rules,
+            rules: &observed.rules,
             feedback: self.feedback(name, observed.node.as_deref()),
             mark_origin: observed.mark_origin,
             request: observed.request.as_ref(),

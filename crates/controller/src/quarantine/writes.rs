@@ -111,7 +111,7 @@ impl Module {
         let Context {
             kube, nodes, wakes, ..
         } = &self.context;
-        nodes::watch::read(kube, nodes, &self.wanted, name, deadline).await?;
+        nodes::watch::read(kube, nodes, name, deadline).await?;
         wakes.wake(name);
         Ok(Next::Again)
     }

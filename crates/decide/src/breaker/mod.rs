@@ -182,6 +182,23 @@ impl BreakerState {
         Permit::Taken
     }
 
+    /// How many nodes of a pool may be taken out now before a bound withholds the next.
+    pub fn free(&mut self, config: &Config, pool: &str, pool_size: usize, now: Timestamp) -> usize {
+        if !config.enabled {
+            return usize::MAX;
+        }
+        let pool = self.pools.entry(pool.to_owned()).or_default();
+        pool.expire(config, now);
+        if pool.tripped.is_some() {
+            return 0;
+        }
+        let level = config.level_bound(pool_size).saturating_sub(pool.out.len());
+        let rate = config
+            .rate_bound(pool_size)
+            .saturating_sub(pool.newly.len());
+        level.min(rate)
+    }
+
     /// A node is withheld without having asked: a delay runs, or another program takes nodes out.
     /// It goes by turn once it asks; `since` is when its oldest open fault opened.
     pub fn withhold(&mut self, pool: &str, node: &NodeName, since: Timestamp) {

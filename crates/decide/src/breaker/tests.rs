@@ -648,3 +648,27 @@ fn a_node_that_was_counted_before_its_incident_was_known_keeps_its_place_until_i
     assert!(!state.forget_counted(&node(1)));
     assert!(state.pools[POOL].waiting.contains_key(&node(1)));
 }
+
+#[test]
+fn what_is_free_is_what_can_be_taken_before_the_pool_trips() {
+    let config = Config {
+        rate_percent: 30,
+        ..Config::default()
+    };
+    let mut state = BreakerState::default();
+    for taken in 0..3 {
+        assert_eq!(state.free(&config, POOL, 10, at(0)), 3 - taken);
+        assert_eq!(take(&mut state, &config, taken, 10, 0), Permit::Taken);
+    }
+    assert_eq!(state.free(&config, POOL, 10, at(0)), 0);
+    // The window is over: the level allows two more.
+    assert_eq!(state.free(&config, POOL, 10, at(301)), 2);
+    let withheld = take(&mut state, &rate_only(), 9, 1, 301);
+    assert!(matches!(withheld, Permit::Withheld(_)) && is_tripped(&state));
+    assert_eq!(state.free(&config, POOL, 10, at(301)), 0);
+    let off = Config {
+        enabled: false,
+        ..config
+    };
+    assert_eq!(state.free(&off, POOL, 10, at(301)), usize::MAX);
+}

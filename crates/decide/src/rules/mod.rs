@@ -257,6 +257,19 @@ impl RuleSets {
         self.sets.iter().find(|s| s.config.name == name)
     }
 
+    /// The names of the enabled rule sets that `before` does not have, or has otherwise or disabled.
+    pub fn altered(&self, before: &Self) -> BTreeSet<&str> {
+        let enabled = self.sets.iter().filter(|set| set.config.enabled);
+        let is_new = |set: &&RuleSet| {
+            let same = before.find(&set.config.name);
+            same.is_none_or(|same| same.config != set.config)
+        };
+        enabled
+            .filter(is_new)
+            .map(|set| set.config.name.as_str())
+            .collect()
+    }
+
     /// Which enabled rule sets an event matches. `node` gives at least
     /// [`RuleSets::node_paths`]; it is called at most once, and only if a Node rule must be
     /// looked at.

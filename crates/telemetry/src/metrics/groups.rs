@@ -21,6 +21,7 @@ pub(super) struct IngestMetrics {
     pub(super) received: Counter,
     pub(super) refused: Family<RefusalLabel, Counter>,
     pub(super) stored: Counter,
+    pub(super) store_refuses: Gauge,
     pub(super) acknowledge: Histogram,
     pub(super) token_reviews: Family<OutcomeLabel, Counter>,
     pub(super) connections: Gauge,
@@ -47,6 +48,12 @@ impl IngestMetrics {
                 "warden_ingest_stored",
                 "Health events acknowledged after they were on disk",
                 Counter::default(),
+            ),
+            store_refuses: add(
+                r,
+                "warden_store_refuses_events",
+                "1 while the store takes no events in: less than store.reserve is free, or its last write failed",
+                Gauge::default(),
             ),
             acknowledge: add(
                 r,
@@ -281,6 +288,7 @@ pub(super) struct BreakerMetrics {
     pub(super) tripped: Family<PoolLabel, Gauge>,
     pub(super) pool_utilization: Family<BoundLabel, GaugeF64>,
     pub(super) withheld: Family<PoolLabel, Gauge>,
+    pub(super) config_refused: Gauge,
     pub(super) other_quarantine: Gauge,
     pub(super) other_quarantine_looked_at: Gauge,
     pub(super) rule_errors: Family<RuleLabel, Counter>,
@@ -324,6 +332,12 @@ impl BreakerMetrics {
                 "warden_nodes_withheld",
                 "Nodes that should be out and are withheld",
                 Family::default(),
+            ),
+            config_refused: add(
+                r,
+                "warden_config_refused",
+                "1 while the rule sets of the configuration file are not those that run: it is wrong, or they match too many nodes",
+                Gauge::default(),
             ),
             other_quarantine: add(
                 r,

@@ -114,3 +114,27 @@ fn names_and_taint_effects_are_checked() {
     let errors = RuleSets::compile(&[bad_effect]).unwrap_err();
     assert!(errors[0].reason.contains("SomeInvalidEffect"));
 }
+
+#[test]
+fn altered_are_the_sets_that_may_match_what_nothing_matched_before() {
+    let one = |name: &str, check: &str| {
+        let expression = format!("event.checkName == '{check}'");
+        set(name, event_rules(&[&expression]), Vec::new())
+    };
+    let disabled = RuleSetConfig {
+        enabled: false,
+        ..one("off", "X")
+    };
+    let compiled = |sets: &[RuleSetConfig]| RuleSets::compile(sets).unwrap();
+    let before = compiled(&[one("same", "A"), one("wider", "B"), disabled.clone()]);
+    let on = RuleSetConfig {
+        enabled: true,
+        ..disabled.clone()
+    };
+    let after = compiled(&[one("new", "D"), one("wider", "C"), one("same", "A"), on]);
+    let altered: Vec<&str> = after.altered(&before).into_iter().collect();
+    assert_eq!(altered, ["new", "off", "wider"]);
+    assert!(before.altered(&before).is_empty());
+    // One that goes, or goes off, matches nothing new.
+    assert!(compiled(&[disabled]).altered(&after).is_empty());
+}

@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use crate::args::Args;
 use crate::checked::{Checked, checked};
-use crate::config::{Config, ConfigError, Problem, QuarantineConfig, TrustMode};
+use crate::config::{Config, ConfigError, Problem, TrustMode};
 use crate::context::Context;
 use crate::file::ConfigFile;
 use crate::gone::Gone;
@@ -135,7 +135,7 @@ fn of_file(value: String, allowed: &str) -> Vec<Problem> {
 /// What a node costs under a configuration that nothing is wrong with; none for any other.
 pub fn node_cost(text: &str) -> Option<NodeCost> {
     let config = Config::parse(text).ok()?;
-    wanted(&config.quarantine).map(|wanted| NodeCost::of(&wanted))
+    wanted(&config).map(|wanted| NodeCost::of(&wanted))
 }
 
 /// Plaintext, without tokens, on loopback: whatever else is configured to listen is refused.
@@ -266,7 +266,7 @@ async fn start_and_watch(
             on_commit.wake(node);
         }
     }));
-    let wanted = wanted(&config.quarantine).context("the rule sets passed the check before")?;
+    let wanted = wanted(&config).context("the rule sets passed the check before")?;
     let nodes = NodeCache::new(quarantine::pools(&config.quarantine), wanted);
     let reports = Reports::new(
         store.clone(),
@@ -444,12 +444,18 @@ fn start_modules(
 }
 
 /// What the node cache keeps of each node; none if the rule sets are wrong.
-fn wanted(config: &QuarantineConfig) -> Option<Wanted> {
-    if !config.enabled {
-        return Some(Wanted::ours(&config.label_prefix));
-    }
-    let rules = quarantine::rule_sets(config).ok()?;
-    Some(quarantine::wanted(config, &rules))
+fn wanted(config: &Config) -> Option<Wanted> {
+    let of_senders = config.ingest.cross_node_identities.iter();
+    let of_senders = of_senders.flat_map(|identity| &identity.node_selector);
+    let quarantine = &config.quarantine;
+    let mut wanted = if quarantine.enabled {
+        quarantine::wanted(quarantine, &quarantine::rule_sets(quarantine).ok()?)
+    } else {
+        Wanted::ours(&quarantine.label_prefix)
+    };
+    let labels = of_senders.map(|(label, _)| label.clone());
+    wanted.labels.extend(labels);
+    Some(wanted)
 }
 
 /// The watch over nodes, the one over their agents' silence, and what ends with a node.

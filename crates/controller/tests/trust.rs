@@ -12,7 +12,7 @@ use telemetry::ControllerMetrics;
 use testbed::{Component, wait_for};
 use tonic::Code;
 
-use crate::harness::{Cluster, SOON};
+use crate::harness::{Cluster, SOON, is_cordoned};
 use crate::process::{Program, Sender, numbered};
 
 const ACCOUNT: &str = "warden-agent";
@@ -30,7 +30,8 @@ impl Fleet {
         let testbed = cluster.testbed;
         testbed.service_account("warden", ACCOUNT).await.unwrap();
         testbed.service_account("warden", "somebody").await.unwrap();
-        let program = Program::start(&testbed.kubeconfig(), ingest, &[]);
+        testbed.service_account("warden", "watcher").await.unwrap();
+        let program = Program::start_cordoning(&testbed.kubeconfig(), ingest, &[]);
         program.up().await;
         let ca = bundle(&cluster).await;
         Self {
@@ -72,6 +73,104 @@ async fn bundle(cluster: &Cluster) -> String {
         .unwrap()
         .remove("ca.crt")
         .unwrap()
+}
+
+/// Who may report beside the agents.
+const IDENTITIES: &str = r#"
+    override_identities = ["warden/watcher"]
+    [[ingest.cross_node_identities]]
+    service_account = "warden/watcher"
+    agents = ["cloud-monitor"]
+    node_selector = ["zone=b"]
+    [[ingest.cross_node_identities]]
+    service_account = "warden/somebody"
+    own_node = true
+    checks = ["GpuMemWatch"]
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn monitors_with_tokens_of_their_own_say_what_is_theirs_and_only_some_may_force() {
+    let fleet = Fleet::start(IDENTITIES).await;
+    let cluster = &fleet.cluster;
+    let zone = serde_json::json!({ "metadata": { "labels": { "zone": "b" } } });
+    cluster.merge("node-b", zone).await;
+    let watcher = fleet.token("watcher", "node-a", "warden").await;
+    let somebody = fleet.token("somebody", "node-a", "warden").await;
+    let (watcher, somebody) = (
+        fleet.sender(Some(&watcher)).await,
+        fleet.sender(Some(&somebody)).await,
+    );
+    let said = |node: &str, agent: &str, check: &str, number: u64| {
+        let mut event = numbered(node, number);
+        (event.agent, event.check_name) = (agent.into(), check.into());
+        event.component_class = "Test".into();
+        // Nothing of it stays: it is no agent's word.
+        event.quarantine_overrides = Some(wire::datamodels::BehaviourOverrides {
+            force: true,
+            skip: false,
+        });
+        event
+    };
+    let table = [
+        (
+            &watcher,
+            said("node-a", "cloud-monitor", "Notice", 1),
+            "label zone=b",
+        ),
+        (
+            &watcher,
+            said("nobody", "cloud-monitor", "Notice", 2),
+            "label zone=b",
+        ),
+        (
+            &watcher,
+            said("node-b", "gpu-health-monitor", "Notice", 3),
+            "none of its",
+        ),
+        (
+            &watcher,
+            said("node-b", "warden-agent", "Notice", 4),
+            "none of its",
+        ),
+        (
+            &somebody,
+            said("node-b", "x", "GpuMemWatch", 5),
+            "its token is of node node-a",
+        ),
+        (&somebody, said("node-a", "x", "Notice", 6), "none of its"),
+        (
+            &somebody,
+            said("node-a", "warden-agent", "GpuMemWatch", 7),
+            "none of its",
+        ),
+    ];
+    wait_for("the label to be seen", SOON, || async {
+        let seen = watcher
+            .send(vec![said("node-b", "cloud-monitor", "Seen", 8)])
+            .await;
+        anyhow::ensure!(seen.is_ok(), "{seen:?}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    cluster.until("node-b", "forced out", is_cordoned).await;
+    for (sender, event, why) in table {
+        let error = sender.send(vec![event]).await.unwrap_err();
+        assert_eq!(error.code(), Code::PermissionDenied, "{why}: {error}");
+        assert!(error.message().contains(why), "{why}: {error}");
+    }
+    let error = watcher.report(report("node-b")).await.unwrap_err();
+    assert_eq!(error.code(), Code::PermissionDenied);
+    // Who may not force is heard all the same.
+    somebody
+        .send(vec![said("node-a", "x", "GpuMemWatch", 9)])
+        .await
+        .unwrap();
+    let is_told = |node: &k8s_openapi::api::core::v1::Node| {
+        crate::harness::condition(node, "GpuMemWatch").is_some()
+    };
+    let node = cluster.until("node-a", "with its condition", is_told).await;
+    assert!(!is_cordoned(&node));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,14 +12,17 @@ use crate::words;
 /// Faults whose `warden close` is spelled out; the others' ids stand above.
 const CLOSES: usize = 3;
 
-/// Annotations by which Warden knows what of a node's marks is its own.
-const MARKS: [&str; 5] = [
-    "warden.dev/incident",
+/// Annotations by which Warden knows what of a node's marks is its own, beside [`incident_mark`].
+const MARKS: [&str; 4] = [
     "quarantineHealthEvent",
     "quarantineHealthEventAppliedTaints",
     "quarantineHealthEventIsCordoned",
     "quarantineHealthEventCordonPreExisting",
 ];
+
+fn incident_mark() -> String {
+    format!("{}incident", health_event::keys::PREFIX)
+}
 
 /// A command and what it does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -167,7 +170,10 @@ fn by_hand(facts: &Facts, incident: &Incident) -> Vec<Command> {
             "as long as this taint stays, the node is not in service",
         ));
     }
-    let keys: Vec<String> = MARKS.iter().map(|mark| format!("{mark}-")).collect();
+    let all = [incident_mark()]
+        .into_iter()
+        .chain(MARKS.map(str::to_owned));
+    let keys: Vec<String> = all.map(|mark| format!("{mark}-")).collect();
     list.push(command(
         format!("kubectl annotate node {name} {}", keys.join(" ")),
         "last, and only if Warden is not to write again: else it takes these off itself, and knows by \
@@ -266,8 +272,8 @@ mod tests {
 
     #[test]
     fn the_annotations_that_are_named_are_those_that_warden_writes() {
+        assert_eq!(incident_mark(), names::INCIDENT.text);
         let written = [
-            names::INCIDENT,
             names::HEALTH_EVENT,
             names::APPLIED_TAINTS,
             names::IS_CORDONED,

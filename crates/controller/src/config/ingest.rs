@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use health_event::checks;
 use health_event::node::is_dns_subdomain;
+use health_event::{Sender, checks};
 use toml::Value;
 
+use super::labels;
 use super::reader::{Section, not_empty};
 use super::sections::is_dns_label;
 
@@ -90,6 +91,80 @@ const REBOOT_CLEARS: [&str; 4] = [
     "syslog-health-monitor/SysLogsNICDriverError",
 ];
 
+/// A caller that is no agent and may report all the same: a monitor of the cluster, or one of a node that
+/// sends a token of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Who.
+    pub account: ServiceAccount,
+    /// Only for the node that its token names.
+    pub own_node: bool,
+    /// Under these names of agents; empty = all but Warden's own.
+    pub agents: Vec<String>,
+    /// Of these checks; empty = all.
+    pub checks: Vec<String>,
+    /// For nodes that carry all these labels, key and value.
+    pub node_selector: Vec<(String, String)>,
+}
+
+impl Identity {
+    fn read(mut s: Section<'_>) -> Self {
+        let given = s.has("service_account");
+        let account = s.name(
+            ("service_account", "", "Who, as NAMESPACE/NAME"),
+            "NAMESPACE/NAME",
+            |text| {
+                (text.is_empty() || ServiceAccount::parse(text).is_some()).then(|| text.to_owned())
+            },
+        );
+        if !given || account.is_empty() {
+            s.problem("service_account", &Value::from(""), "NAMESPACE/NAME");
+        }
+        let names = |s: &mut Section<'_>, key, help| {
+            s.list((key, &[], help), "a list of names", |text| {
+                (!text.is_empty()).then(|| text.to_owned())
+            })
+        };
+        Self {
+            // What could not be read is a problem already, and nobody's name.
+            account: ServiceAccount::parse(&account).unwrap_or(ServiceAccount {
+                namespace: String::new(),
+                name: String::new(),
+            }),
+            own_node: s.flag(
+                "own_node",
+                false,
+                "Only for the node that its token names, not for others",
+            ),
+            agents: names(
+                &mut s,
+                "agents",
+                "Names of agents that it may report as; none = all but warden-agent",
+            ),
+            checks: names(&mut s, "checks", "Checks that it may report; none = all"),
+            node_selector: s.list(
+                (
+                    "node_selector",
+                    &[],
+                    "Labels, as LABEL=VALUE, of which a node must carry all; none = all nodes",
+                ),
+                "a list of LABEL=VALUE",
+                selector,
+            ),
+        }
+    }
+
+    /// As the store names it.
+    pub fn sender(&self) -> Sender {
+        Sender::service_account(&self.account.namespace, &self.account.name)
+    }
+}
+
+fn selector(text: &str) -> Option<(String, String)> {
+    let (key, value) = text.split_once('=')?;
+    (labels::is_key(key) && labels::is_value(value)).then(|| (key.to_owned(), value.to_owned()))
+}
+
 /// `[ingest]`
 #[derive(Debug, Clone)]
 pub struct IngestConfig {
@@ -105,6 +180,10 @@ pub struct IngestConfig {
     pub audiences: Vec<String>,
     /// Service accounts of agents.
     pub agents: Vec<ServiceAccount>,
+    /// Callers that are no agents and may report.
+    pub cross_node_identities: Vec<Identity>,
+    /// Service accounts whose events may force a quarantine.
+    pub override_identities: Vec<ServiceAccount>,
     /// Connections kept at most.
     pub max_connections: u32,
     /// Events a second that one sender may send in the long run.
@@ -158,6 +237,8 @@ impl IngestConfig {
                 "a list of NAMESPACE/NAME",
                 ServiceAccount::parse,
             ),
+            cross_node_identities: cross_node_identities(&mut s),
+            override_identities: override_identities(&mut s),
             max_connections: s.number(
                 (
                     "max_connections",
@@ -218,6 +299,30 @@ impl IngestConfig {
         }
         config
     }
+}
+
+fn cross_node_identities(s: &mut Section<'_>) -> Vec<Identity> {
+    s.sections(
+        (
+            "cross_node_identities",
+            "none",
+            "Callers that are no agents and may report: monitors of the cluster, and monitors of a node \
+             that send a token of their own",
+        ),
+        Identity::read,
+    )
+}
+
+fn override_identities(s: &mut Section<'_>) -> Vec<ServiceAccount> {
+    s.list(
+        (
+            "override_identities",
+            &[],
+            "Service accounts, of those, whose events may force a quarantine",
+        ),
+        "a list of NAMESPACE/NAME",
+        ServiceAccount::parse,
+    )
 }
 
 /// `[ingest.tls]`

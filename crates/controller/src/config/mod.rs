@@ -19,7 +19,7 @@ use std::path::Path;
 
 use health_event::text::counted;
 
-pub use ingest::{CheckRef, IngestConfig, ServiceAccount, TlsConfig, TrustMode};
+pub use ingest::{CheckRef, Identity, IngestConfig, ServiceAccount, TlsConfig, TrustMode};
 pub use quarantine::{
     BreakerConfig, Cooperator, CooperatorPolicy, PoolConfig, QuarantineConfig, RuleChange,
     RuleConfig, RuleKind, RuleSetConfig, TaintConfig,

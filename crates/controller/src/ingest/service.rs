@@ -141,7 +141,7 @@ impl EventService {
     fn speaks_for(&self, caller: &Caller, accepted: &Accepted) -> Result<NodeName, Status> {
         let name = &accepted.event.node_name;
         self.gate
-            .may_speak_for(caller, name)
+            .may_say(caller, &accepted.event)
             .map_err(|denied| denied.status())?;
         NodeName::new(name).map_err(|error| Status::invalid_argument(error.to_string()))
     }
@@ -247,7 +247,7 @@ pub(crate) fn new_event(
         (Caller::Agent(_) | Caller::Unchecked, Some(text)) => {
             Some(text.parse::<Order>().map_err(|error| error.to_string())?)
         }
-        (_, None) => None,
+        (Caller::Monitor(_), Some(_)) | (_, None) => None,
     };
     let from_agent = matches!(caller, Caller::Agent(_)) || order.is_some();
     if !from_agent {

@@ -1,6 +1,6 @@
 //! From cache and store to what a decision looks at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use decide::quarantine::{
     Annotation, Cooperator, FaultFacts, Label, NodeFacts, Origin, Policy, TaintRead,
@@ -110,6 +110,7 @@ pub(super) fn fault_facts(
     fault: StoredFault,
     rules: &RuleSets,
     node: &nodes::NodeFacts,
+    forcing: &BTreeSet<Sender>,
 ) -> (FaultFacts, Vec<decide::rules::EvaluationError>) {
     let mut event = fault.event;
     event.is_fatal = fault.fatal;
@@ -128,8 +129,7 @@ pub(super) fn fault_facts(
         first_at: fault.opened_at.unwrap_or(fault.first_at),
         last_at: fault.last_at,
         matched,
-        // No sender may force yet: there is no `ingest.override_identities`.
-        may_force: false,
+        may_force: forcing.contains(&fault.sender),
     };
     (facts, failed)
 }

@@ -187,6 +187,7 @@ fn beyond(
             of_node.entry(node.clone()).or_default().push(fault);
         }
     }
+    let forcing = settings::forcing(&context.config.ingest);
     let mut pools: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, faults) in of_node {
         let Some(node) = context.nodes.get(&name) else {
@@ -205,7 +206,7 @@ fn beyond(
             continue;
         }
         let mut matched = faults.into_iter().flat_map(|fault| {
-            let (fault, _) = facts::fault_facts(fault, sets, &node);
+            let (fault, _) = facts::fault_facts(fault, sets, &node, &forcing);
             fault.matched
         });
         if let Some(rule) = matched.find(|rule| altered.contains(rule.as_str())) {

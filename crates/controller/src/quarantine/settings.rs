@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use decide::breaker;
 use decide::quarantine::{Cooperator, CooperatorPolicy, Mode, Policy};
 use decide::rules::{self, RuleError, RuleSets};
-use health_event::NodeName;
 use health_event::incident::Taint;
+use health_event::{NodeName, Sender};
 use jiff::{SignedDuration, Timestamp};
 use k8s_api::names;
 
-use crate::config::{self, QuarantineConfig};
+use crate::config::{self, IngestConfig, QuarantineConfig, ServiceAccount};
 use crate::nodes::{Keys, Pool, Wanted};
 
 /// The rule sets of a configuration: those that ship, switched as configured, then the user's.
@@ -111,6 +111,13 @@ pub fn bounds(config: &QuarantineConfig) -> breaker::Config {
         window: signed(breaker.window),
         auto_resume: breaker.auto_resume,
     }
+}
+
+/// Who may force a quarantine.
+pub(super) fn forcing(config: &IngestConfig) -> BTreeSet<Sender> {
+    let sender =
+        |account: &ServiceAccount| Sender::service_account(&account.namespace, &account.name);
+    config.override_identities.iter().map(sender).collect()
 }
 
 /// How far the module may act by its configuration.

@@ -1,6 +1,6 @@
 //! One node's turn: observe, decide, store, apply.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use decide::quarantine::{
 use decide::rules::RuleSets;
 use event_store::{EventStore, IncidentFilter, Machine, ReadError, Transition, WriteError};
 use health_event::incident::{Incident, IncidentFault, IncidentId, QuarantineStatus, Withheld};
-use health_event::{NodeName, keys};
+use health_event::{NodeName, Sender, keys};
 use jiff::Timestamp;
 use k8s_api::IncidentMark;
 use serde_json::json;
@@ -23,7 +23,7 @@ use super::apply::Apply;
 use super::breaker::{Breaker, TakenRecord, TripRecord};
 use super::reload::Rules;
 use super::writes::{FIRST_PAUSE, LastWrite, READ_TIMEOUT, REFUSALS};
-use super::{facts, said};
+use super::{facts, said, settings};
 use crate::context::Context;
 use crate::crash;
 use crate::kubernetes::CallError;
@@ -45,6 +45,8 @@ pub(super) struct Module {
     /// The same while another fault-quarantine runs in the cluster.
     refused: Policy,
     pub(super) rules: Rules,
+    /// Senders that may force a quarantine.
+    pub(super) forcing: BTreeSet<Sender>,
     pub(super) breaker: Breaker,
     pub(super) workers: Workers,
     /// Requests of persons that wait, by node.
@@ -115,6 +117,7 @@ impl Module {
             ..policy.clone()
         };
         Self {
+            forcing: settings::forcing(&context.config.ingest),
             context,
             apply,
             policy,
@@ -268,7 +271,7 @@ impl Module {
         let stored = self.context.store.open_faults(&node.name)?;
         let mut faults = Vec::with_capacity(stored.len());
         for fault in stored.iter().cloned() {
-            let (fault, errors) = facts::fault_facts(fault, rules, node);
+            let (fault, errors) = facts::fault_facts(fault, rules, node, &self.forcing);
             said::evaluated(&self.context.metrics, rules, &fault.matched);
             said::rule_errors(&self.context.metrics, &errors);
             faults.push(fault);

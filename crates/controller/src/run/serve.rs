@@ -186,7 +186,7 @@ fn gate(context: &Context, client: &Client) -> Gate {
         return Gate::unchecked(metrics());
     }
     let reviewer = TokenReviewer::new(client.clone(), config.audiences.clone(), metrics());
-    Gate::new(config, Arc::new(reviewer), metrics())
+    Gate::new(config, Arc::new(reviewer), context.nodes.clone(), metrics())
 }
 
 /// The two services, to be served on one port or two.

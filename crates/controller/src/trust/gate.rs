@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use health_event::{NodeName, Sender};
+use health_event::{HealthEvent, NodeName, Sender, checks};
 use telemetry::ControllerMetrics;
 use telemetry::events::EventRefused;
 use tokio::time::Instant;
@@ -12,15 +12,26 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 use super::tokens::{ReviewError, TokenReviewer};
-use crate::config::{IngestConfig, ServiceAccount, TrustMode};
+use crate::config::{Identity, IngestConfig, ServiceAccount, TrustMode};
+use crate::nodes::NodeCache;
 
 /// Who calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
     /// The agent of a node.
     Agent(NodeName),
+    /// One of `ingest.cross_node_identities`.
+    Monitor(Monitor),
     /// Anybody: nothing is checked, or what was found was let pass.
     Unchecked,
+}
+
+/// See [`Caller::Monitor`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Monitor {
+    identity: Arc<Identity>,
+    /// Node that its token names.
+    node: Option<NodeName>,
 }
 
 impl Caller {
@@ -29,6 +40,7 @@ impl Caller {
     pub fn sender(&self, node: &NodeName, passed_an_agent: bool) -> Sender {
         match self {
             Self::Agent(own) => Sender::agent(own.as_str()),
+            Self::Monitor(monitor) => monitor.identity.sender(),
             Self::Unchecked if passed_an_agent => Sender::agent(node.as_str()),
             Self::Unchecked => Sender::from_stored("unchecked"),
         }
@@ -45,7 +57,10 @@ pub enum Denied {
     #[error(transparent)]
     Token(#[from] ReviewError),
     /// Not an agent's service account.
-    #[error("{user} is not an agent; allowed are the service accounts of ingest.agents")]
+    #[error(
+        "{user} is not an agent; allowed are the service accounts of ingest.agents, and for events those of \
+         ingest.cross_node_identities"
+    )]
     NotAnAgent {
         /// User name.
         user: String,
@@ -56,6 +71,20 @@ pub enum Denied {
          API server adds the node since Kubernetes 1.30)"
     )]
     NoNode {
+        /// User name.
+        user: String,
+    },
+    /// A monitor says what it may not.
+    #[error("{user} may not report this: {why}; see its entry in ingest.cross_node_identities")]
+    NotIts {
+        /// User name.
+        user: String,
+        /// What does not fit.
+        why: String,
+    },
+    /// The labels of nodes are not known yet.
+    #[error("the nodes are not known yet, and {user} may report for some of them only; ask again")]
+    NodesUnknown {
         /// User name.
         user: String,
     },
@@ -78,16 +107,21 @@ impl Denied {
             Self::NotAnAgent { .. } => "not_an_agent",
             Self::NoNode { .. } => "no_node",
             Self::ForeignNode { .. } => "foreign_node",
+            Self::NotIts { .. } => "not_its",
+            Self::NodesUnknown { .. } => "nodes_unknown",
         }
     }
 
     fn grpc_code(&self) -> Code {
         match self {
             Self::NoToken | Self::Token(ReviewError::Refused(_)) => Code::Unauthenticated,
-            Self::Token(ReviewError::Unavailable(_)) => Code::Unavailable,
-            Self::NotAnAgent { .. } | Self::NoNode { .. } | Self::ForeignNode { .. } => {
-                Code::PermissionDenied
+            Self::Token(ReviewError::Unavailable(_)) | Self::NodesUnknown { .. } => {
+                Code::Unavailable
             }
+            Self::NotAnAgent { .. }
+            | Self::NoNode { .. }
+            | Self::ForeignNode { .. }
+            | Self::NotIts { .. } => Code::PermissionDenied,
         }
     }
 
@@ -127,6 +161,9 @@ pub struct Gate {
 struct Checks {
     reviewer: Arc<TokenReviewer>,
     agents: HashSet<String>,
+    /// By user name.
+    monitors: HashMap<String, Arc<Identity>>,
+    nodes: NodeCache,
     audit: bool,
 }
 
@@ -135,6 +172,7 @@ impl Gate {
     pub fn new(
         config: &IngestConfig,
         reviewer: Arc<TokenReviewer>,
+        nodes: NodeCache,
         metrics: Arc<ControllerMetrics>,
     ) -> Self {
         let checks = match config.mode {
@@ -146,6 +184,12 @@ impl Gate {
                     .iter()
                     .map(ServiceAccount::user_name)
                     .collect(),
+                monitors: config
+                    .cross_node_identities
+                    .iter()
+                    .map(|identity| (identity.account.user_name(), Arc::new(identity.clone())))
+                    .collect(),
+                nodes,
                 audit: config.mode == TrustMode::Audit,
             }),
         };
@@ -173,16 +217,30 @@ impl Gate {
         let Some(checks) = &self.checks else {
             return Ok(Caller::Unchecked);
         };
-        match checks.agent_of(headers).await {
-            Ok(node) => Ok(Caller::Agent(node)),
+        match checks.caller_of(headers).await {
+            Ok(caller) => Ok(caller),
             Err(denied) => self.deny("unknown", denied).map(|()| Caller::Unchecked),
         }
     }
 
-    /// Whether the caller may speak for a node.
+    /// Whether the caller may send this event.
     ///
     /// # Errors
-    /// [`Denied::ForeignNode`], in mode enforce.
+    /// [`Denied`], in mode enforce.
+    pub fn may_say(&self, caller: &Caller, event: &HealthEvent) -> Result<(), Denied> {
+        match (caller, &self.checks) {
+            (Caller::Agent(_), _) => self.may_speak_for(caller, &event.node_name),
+            (Caller::Monitor(monitor), Some(checks)) => checks
+                .may_say(monitor, event)
+                .or_else(|denied| self.deny(monitor.identity.sender().as_str(), denied)),
+            (Caller::Monitor(_) | Caller::Unchecked, _) => Ok(()),
+        }
+    }
+
+    /// Whether the caller may speak as the agent of a node.
+    ///
+    /// # Errors
+    /// [`Denied::ForeignNode`], [`Denied::NotAnAgent`], in mode enforce.
     pub fn may_speak_for(&self, caller: &Caller, node: &str) -> Result<(), Denied> {
         match caller {
             Caller::Agent(own) if own.as_str() != node => {
@@ -191,6 +249,11 @@ impl Gate {
                     named: node.chars().take(253).collect(),
                 };
                 self.deny(&format!("agent:{own}"), denied)
+            }
+            Caller::Monitor(monitor) => {
+                let user = monitor.identity.account.user_name();
+                let denied = Denied::NotAnAgent { user };
+                self.deny(monitor.identity.sender().as_str(), denied)
             }
             Caller::Agent(_) | Caller::Unchecked => Ok(()),
         }
@@ -216,18 +279,67 @@ impl Gate {
 }
 
 impl Checks {
-    async fn agent_of(&self, headers: &MetadataMap) -> Result<NodeName, Denied> {
+    async fn caller_of(&self, headers: &MetadataMap) -> Result<Caller, Denied> {
         let token = bearer(headers).ok_or(Denied::NoToken)?;
         let reviewed = self.reviewer.review(token).await?;
         let user = reviewed.user.clone();
-        if !self.agents.contains(&user) {
-            return Err(Denied::NotAnAgent { user });
-        }
         let node = reviewed
             .node
             .as_deref()
             .and_then(|node| NodeName::new(node).ok());
-        node.ok_or(Denied::NoNode { user })
+        if self.agents.contains(&user) {
+            return node.map(Caller::Agent).ok_or(Denied::NoNode { user });
+        }
+        match self.monitors.get(&user) {
+            Some(identity) if identity.own_node && node.is_none() => Err(Denied::NoNode { user }),
+            Some(identity) => Ok(Caller::Monitor(Monitor {
+                identity: Arc::clone(identity),
+                node,
+            })),
+            None => Err(Denied::NotAnAgent { user }),
+        }
+    }
+
+    fn may_say(&self, monitor: &Monitor, event: &HealthEvent) -> Result<(), Denied> {
+        let identity = &monitor.identity;
+        let user = identity.account.user_name();
+        let named: String = event.node_name.chars().take(253).collect();
+        let denied = |why: String| {
+            let user = user.clone();
+            Err(Denied::NotIts { user, why })
+        };
+        let own = monitor.node.as_ref().map(NodeName::as_str);
+        if identity.own_node && own != Some(event.node_name.as_str()) {
+            let own = own.unwrap_or_default();
+            return denied(format!("node {named}, while its token is of node {own}"));
+        }
+        let is_wardens = event.agent == checks::WARDEN_AGENT;
+        if is_wardens || !(identity.agents.is_empty() || identity.agents.contains(&event.agent)) {
+            let agent: String = event.agent.chars().take(100).collect();
+            return denied(format!("agent {agent:?} is none of its"));
+        }
+        if !identity.checks.is_empty() && !identity.checks.contains(&event.check_name) {
+            let check: String = event.check_name.chars().take(100).collect();
+            return denied(format!("check {check:?} is none of its"));
+        }
+        if identity.node_selector.is_empty() {
+            return Ok(());
+        }
+        if !self.nodes.is_synced() {
+            return Err(Denied::NodesUnknown { user });
+        }
+        let node = NodeName::new(&event.node_name).ok();
+        let node = node.and_then(|name| self.nodes.get(&name));
+        let lacks = |(key, value): &&(String, String)| {
+            node.as_ref()
+                .is_none_or(|node| node.label(key) != Some(value.as_str()))
+        };
+        match identity.node_selector.iter().find(lacks) {
+            Some((key, value)) => {
+                denied(format!("node {named} does not carry label {key}={value}"))
+            }
+            None => Ok(()),
+        }
     }
 }
 

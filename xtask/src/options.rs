@@ -8,12 +8,13 @@ use anyhow::{Context, ensure};
 use crate::literals;
 
 /// What looks like an option in our texts and is none: files, and the store's own keys.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 15] = [
     "spool.id",
     "spool.db",
     "spool.db-wal",
     "spool.db-shm",
     "spool.new",
+    "spool.whole",
     "spool.copy",
     "spool.damaged",
     "spool.damaged-wal",

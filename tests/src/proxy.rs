@@ -1,6 +1,7 @@
 //! A proxy between the controller and the API server that can hold one request back: before the
 //! API server gets it, or with its answer. So a test does something exactly between our read and
-//! our write, or between the write and its answer.
+//! our write, or between the write and its answer. It can also answer one request itself, as an API
+//! server that has too much to do.
 //!
 //! It speaks plain HTTP on loopback and passes requests on as the administrator.
 
@@ -8,7 +9,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::http::{HeaderName, Method, Request, Response, StatusCode, header};
 use anyhow::Context as _;
@@ -57,24 +58,46 @@ pub enum Place {
 struct Wanted {
     method: Method,
     path: String,
-    place: Place,
-    arrived: oneshot::Sender<()>,
-    go: oneshot::Receiver<()>,
+    act: Act,
+    arrived: oneshot::Sender<Instant>,
+}
+
+/// What becomes of a wanted request.
+#[derive(Debug)]
+enum Act {
+    Hold(Place, oneshot::Receiver<()>),
+    /// Answered with 429 and so many seconds of `Retry-After`.
+    TurnAway(u64),
 }
 
 /// The next such request. Dropped, it is not held any more.
 #[derive(Debug)]
 pub struct Held {
-    arrived: oneshot::Receiver<()>,
+    arrived: oneshot::Receiver<Instant>,
     go: oneshot::Sender<()>,
 }
 
-impl Held {
-    /// Waits until it is held.
+/// The next such request, which is turned away.
+#[derive(Debug)]
+pub struct TurnedAway(oneshot::Receiver<Instant>);
+
+impl TurnedAway {
+    /// Waits until it came; answers when that was, which is before its answer.
     ///
     /// # Errors
     /// It does not come within a minute.
-    pub async fn arrived(&mut self) -> anyhow::Result<()> {
+    pub async fn arrived(self) -> anyhow::Result<Instant> {
+        let arrived = tokio::time::timeout(PATIENCE, self.0).await;
+        Ok(arrived.context("the request to be turned away does not come")??)
+    }
+}
+
+impl Held {
+    /// Waits until it is held; answers since when.
+    ///
+    /// # Errors
+    /// It does not come within a minute.
+    pub async fn arrived(&mut self) -> anyhow::Result<Instant> {
         let arrived = tokio::time::timeout(PATIENCE, &mut self.arrived).await;
         Ok(arrived.context("the request to be held does not come")??)
     }
@@ -127,18 +150,29 @@ impl Proxy {
 
     /// Holds the next change of the node's object (not of its status).
     pub fn hold_patch(&self, node: &str, place: Place) -> Held {
-        let ((arrived, told), (go, gone)) = (oneshot::channel(), oneshot::channel());
+        let (go, gone) = oneshot::channel();
+        let arrived = self.want_patch(node, Act::Hold(place, gone));
+        Held { arrived, go }
+    }
+
+    /// Answers the next change of the node's object with 429 and so many seconds of `Retry-After`;
+    /// the API server hears nothing of it.
+    pub fn turn_away_patch(&self, node: &str, retry_after: u64) -> TurnedAway {
+        TurnedAway(self.want_patch(node, Act::TurnAway(retry_after)))
+    }
+
+    fn want_patch(&self, node: &str, act: Act) -> oneshot::Receiver<Instant> {
+        let (arrived, told) = oneshot::channel();
         self.wanted
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(Wanted {
                 method: Method::PATCH,
                 path: format!("/api/v1/nodes/{node}"),
-                place,
+                act,
                 arrived,
-                go: gone,
             });
-        Held { arrived: told, go }
+        told
     }
 }
 
@@ -193,19 +227,22 @@ async fn pass(
     let body = Limited::new(body, BODY_LIMIT).collect().await;
     let body = body.map_err(|error| anyhow::anyhow!(error))?.to_bytes();
     let request = Request::from_parts(parts, Body::from(body));
-    let answer = match held {
+    let answer = match held.map(|held| (held.act, held.arrived)) {
         None => client.send(request).await?,
-        Some(held) => {
-            if held.place == Place::Request {
-                held.arrived.send(()).ok();
-                held.go.await.ok();
-                client.send(request).await?
-            } else {
-                let answer = client.send(request).await?;
-                held.arrived.send(()).ok();
-                held.go.await.ok();
-                answer
-            }
+        Some((Act::Hold(Place::Request, go), arrived)) => {
+            arrived.send(Instant::now()).ok();
+            go.await.ok();
+            client.send(request).await?
+        }
+        Some((Act::Hold(Place::Answer, go), arrived)) => {
+            let answer = client.send(request).await?;
+            arrived.send(Instant::now()).ok();
+            go.await.ok();
+            answer
+        }
+        Some((Act::TurnAway(seconds), arrived)) => {
+            arrived.send(Instant::now()).ok();
+            turned_away(seconds)?
         }
     };
     let (mut parts, body) = answer.into_parts();
@@ -213,4 +250,19 @@ async fn pass(
         parts.headers.remove(name);
     }
     Ok(Response::from_parts(parts, body))
+}
+
+/// What an API server answers while it has too much to do.
+fn turned_away(retry_after: u64) -> anyhow::Result<Response<Body>> {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "too many requests, please try again later",
+        "reason": "TooManyRequests", "code": 429,
+        "details": { "retryAfterSeconds": retry_after },
+    });
+    let answer = Response::builder()
+        .status(StatusCode::TOO_MANY_REQUESTS)
+        .header(header::RETRY_AFTER, retry_after)
+        .header(header::CONTENT_TYPE, "application/json");
+    Ok(answer.body(Body::from(status.to_string().into_bytes()))?)
 }

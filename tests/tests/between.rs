@@ -1,6 +1,9 @@
 //! What others do exactly between our read and our write, or between our write and its answer:
 //! a proxy before the API server holds the request until it is done.
 
+use std::time::Duration;
+
+use e2e::machine::SOON;
 use e2e::monitor::{fatal, healthy};
 use e2e::proxy::{Place, Proxy};
 use e2e::{Controller, ControllerOptions, Machine, nodes};
@@ -8,9 +11,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use testbed::wait_for;
 use wire::datamodels::HealthEvent;
 
-use crate::kit::{AT_ONCE, Turn, taints};
+use crate::kit::{AT_ONCE, Turn, explained, taints};
 
 /// A controller behind a proxy, and a node.
 struct Scene {
@@ -22,10 +26,14 @@ struct Scene {
 
 impl Scene {
     async fn set(name: &str) -> Self {
+        Self::set_with(name, AT_ONCE).await
+    }
+
+    async fn set_with(name: &str, extra: &str) -> Self {
         let turn = Turn::take().await;
         let proxy = Proxy::start(turn.testbed).await.unwrap();
         let options = ControllerOptions {
-            extra: AT_ONCE.to_owned(),
+            extra: extra.to_owned(),
             kubeconfig: Some(proxy.kubeconfig(turn.testbed).unwrap()),
             ..ControllerOptions::default()
         };
@@ -268,5 +276,54 @@ async fn a_release_whose_answer_got_lost_is_not_repeated_over_somebody_elses_cor
     let (node, detail) = scene.ended().await;
     assert_eq!(detail, "Recovered");
     assert!(nodes::is_cordoned(&node), "theirs is not ours to lift");
+    scene.end();
+}
+
+/// An API server that has too much to do says when a write may come again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_is_turned_away_comes_again_when_it_may_and_happens_once() {
+    const NODE: &str = "turned-away";
+    const RETRY_AFTER: u64 = 2;
+    // Longer than the wait, wherever between two renewals it begins.
+    let extra = AT_ONCE.replace("duration = \"3s\"", "duration = \"15s\"");
+    let scene = Scene::set_with(NODE, &extra).await;
+    let first = scene.proxy.turn_away_patch(NODE, RETRY_AFTER);
+    let mut second = scene.proxy.hold_patch(NODE, Place::Request);
+    scene.say(&fatal("GpuMemWatch", "48", "0")).await;
+    let turned_away = first.arrived().await.unwrap();
+    scene.state("Applying").await;
+    let client = scene.turn.testbed.admin();
+    let node = nodes::read(&client, NODE).await.unwrap();
+    assert!(!nodes::is_cordoned(&node) && nodes::marks(&node).is_empty());
+    let under_way = "The write that takes the node out is under way.";
+    explained(&scene.controller, NODE, &[under_way]);
+    let waited = second.arrived().await.unwrap() - turned_away;
+    assert!(waited >= Duration::from_secs(RETRY_AFTER), "{waited:?}");
+    let log = scene.controller.log().unwrap();
+    let said: Vec<&str> = log.lines().filter(|line| line.contains(NODE)).collect();
+    assert!(
+        !said.iter().any(|line| line.contains("out of service")),
+        "nothing is done yet: {said:#?}"
+    );
+    second.go();
+    scene.out().await;
+    // Ours are JSON patches; of the one that was turned away the API server knows nothing.
+    let answers = wait_for("the write in the audit log", SOON, || async {
+        let audit = scene.turn.testbed.audit_events()?;
+        let writes = audit.iter().filter(|event| {
+            event.name == NODE
+                && event.subresource.is_empty()
+                && event.object.as_ref().is_some_and(Value::is_array)
+        });
+        let answers: Vec<u16> = writes.map(|event| event.code).collect();
+        Ok((!answers.is_empty()).then_some(answers))
+    });
+    assert_eq!(answers.await.unwrap(), [200]);
+    let log = scene.controller.log().unwrap();
+    let said: Vec<&str> = log.lines().filter(|line| line.contains(NODE)).collect();
+    let untrue = |line: &&str| line.contains("\"WARN\"") || line.contains("\"ERROR\"");
+    assert!(!said.iter().any(untrue), "{said:#?}");
+    let out = said.iter().filter(|line| line.contains("out of service"));
+    assert_eq!(out.count(), 1, "{said:#?}");
     scene.end();
 }

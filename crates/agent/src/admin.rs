@@ -1,6 +1,7 @@
 //! `/healthz` and `/metrics` on a loopback port, by hand: a web framework would cost more memory
 //! than the rest of the agent.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,18 +10,21 @@ use std::time::Duration;
 use health_event::text::counted;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 
 use crate::core::{Core, Snapshot};
 use crate::detectors::Health;
 use crate::status::{Shown, Status};
 use crate::xids::{self, Described};
 
-/// Longest exchange: a slow caller must not hold up the next one for long.
+/// Longest exchange.
 const EXCHANGE: Duration = Duration::from_secs(2);
+/// Exchanges at a time: the oldest, which waits for its caller, makes room for the next one.
+const AT_A_TIME: usize = 32;
 /// Bytes of a request that are looked at; the first line is all that counts.
 const REQUEST: usize = 2_048;
 
-/// Serves for ever, one caller at a time.
+/// Serves for ever. Callers that say nothing hold up nobody.
 ///
 /// # Errors
 /// If the address can't be listened on.
@@ -32,15 +36,27 @@ pub async fn run(
 ) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /healthz and /metrics");
+    let stand_ins: Arc<[String]> = stand_ins.into();
+    let mut exchanges: VecDeque<JoinHandle<()>> = VecDeque::with_capacity(AT_A_TIME);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors; they come back as connections end.
             tokio::time::sleep(EXCHANGE).await;
             continue;
         };
-        let page = |path: &str| page(path, &core, &status, &stand_ins);
-        // Whoever is too slow gets nothing.
-        let _ = tokio::time::timeout(EXCHANGE, exchange(stream, page)).await;
+        exchanges.retain(|exchange| !exchange.is_finished());
+        if exchanges.len() >= AT_A_TIME
+            && let Some(oldest) = exchanges.pop_front()
+        {
+            oldest.abort();
+        }
+        let (core, status) = (Arc::clone(&core), Arc::clone(&status));
+        let stand_ins = Arc::clone(&stand_ins);
+        exchanges.push_back(tokio::spawn(async move {
+            let page = |path: &str| page(path, &core, &status, &stand_ins);
+            // Whoever is too slow gets nothing.
+            let _ = tokio::time::timeout(EXCHANGE, exchange(stream, page)).await;
+        }));
     }
 }
 

@@ -37,6 +37,8 @@ type Case = (
     &'static str,
 );
 
+/// Stands for a reason beyond its limit.
+const LONG: &str = "a long story";
 /// Stands for a body beyond the limit.
 const LARGE: &str = "too much";
 
@@ -89,6 +91,7 @@ const BAD: &[Case] = &[
     ("POST", "/api/v1/nodes/api-1/hold?now=1", "{}", 400, "bad_query", "`now`"),
     ("POST", "/api/v1/nodes/api-1/release", "{\"reason\":\"x\"}", 400, "bad_body", "reason"),
     ("POST", "/api/v1/nodes/api-1/hold", "{}", 400, "no_reason", "say why"),
+    ("POST", "/api/v1/nodes/api-1/hold", LONG, 400, "long_reason", "1024"),
     ("POST", "/api/v1/nodes/api-1/hold", "{\"reason\":\"x\"}", 503, "quarantine_off", "profile"),
     ("POST", "/api/v1/nodes/api-1/close", "", 400, "bad_body", "fault"),
     ("POST", "/api/v1/nodes/api-1/close", "{\"fault\":\"none\"}", 404, "no_fault", "warden explain api-1"),
@@ -109,8 +112,13 @@ async fn every_bad_call_is_answered_as_json_with_status_code_and_what_is_allowed
     let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
     let token = Some(token.trim());
     let large = format!("{{\"reason\":\"{}\"}}", "x".repeat(70_000));
+    let long = format!("{{\"reason\":\"{}\"}}", "x".repeat(1_025));
     for (method, path, body, status, code, part) in BAD {
-        let body = if *body == LARGE { &large } else { *body };
+        let body = match *body {
+            LARGE => &large,
+            LONG => &long,
+            body => body,
+        };
         let asked = format!("{method} {path}");
         let answer = program.send(method, path, token, body).await;
         let (got, got_code, text) = problem(&asked, &answer);

@@ -130,7 +130,10 @@ impl Ledger {
             scope.machine.clone_from(&new.machine);
         }
         let boots = self.boots_of(connection, &scope.machine)?;
-        let statement = statement_of(new);
+        let mut statement = statement_of(new);
+        if new.sender == Sender::controller() {
+            come_last(&mut statement, &scope);
+        }
         let named = statement.devices.len() * statement.codes.len();
         let appended = if !statement.healthy && !make_room(connection, &mut scope, named)? {
             self.counters.over_limit += 1;
@@ -336,6 +339,22 @@ fn find(
         }
     }
     Ok(None)
+}
+
+/// What the controller says itself is later than all that it said of the check before, whatever its clock
+/// showed then: it is one speaker, and says one thing after the other.
+fn come_last(statement: &mut Statement, scope: &CachedScope) {
+    let own = |sender: &Sender| *sender == statement.sender;
+    let raised = scope.state.faults.iter().flat_map(|fault| &fault.raised);
+    let raised = raised.filter(|(sender, _)| own(sender));
+    let raised = raised.flat_map(|(_, stack)| stack.iter().map(|raise| raise.stamp.at));
+    let cleared = scope.state.clears.iter();
+    let cleared = cleared
+        .filter(|clear| own(&clear.sender))
+        .map(|clear| clear.stamp.at);
+    let last = raised.chain(cleared).max();
+    let next = last.and_then(|last| last.checked_add(SignedDuration::from_nanos(1)).ok());
+    statement.stamp.at = statement.stamp.at.max(next.unwrap_or(statement.stamp.at));
 }
 
 fn statement_of(new: &NewEvent) -> Statement {

@@ -449,6 +449,40 @@ proptest! {
 }
 
 #[test]
+fn what_the_controller_says_comes_last_whatever_its_clock_showed_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let said = |seconds: i64, is_healthy: bool| {
+        let mut new = direct(fault(1, "silent"), "controller");
+        new.sender = health_event::Sender::controller();
+        new.event.is_healthy = is_healthy;
+        new.event.id = format!("{seconds}-{is_healthy}");
+        new.event.generated_at = Some(at(seconds));
+        new.received_at = at(seconds);
+        sealed(new)
+    };
+    let day = 86_400;
+    // Its clock was a day ahead, twice; each word takes back the one before.
+    for (seconds, is_healthy) in [
+        (day, false),
+        (10, true),
+        (20, false),
+        (30, true),
+        (day + 5, false),
+        (day + 6, true),
+        (40, false),
+    ] {
+        send(&store, said(seconds, is_healthy));
+        let open = !open_codes(&store).is_empty();
+        assert_eq!(open, !is_healthy, "{seconds}");
+    }
+    store.close();
+    let store = open(dir.path());
+    send(&store, said(50, true));
+    assert_eq!(open_codes(&store), Vec::<String>::new());
+}
+
+#[test]
 fn a_pool_has_faults_of_its_own_that_no_node_has() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());

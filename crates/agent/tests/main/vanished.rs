@@ -213,6 +213,24 @@ async fn a_socket_that_was_removed_is_there_again_for_everybody() {
 }
 
 #[tokio::test]
+async fn callers_that_say_nothing_keep_healthz_from_nobody() {
+    let controller = Controller::start();
+    let mut setup = Setup::new();
+    setup.flag("--admin-listen", "127.0.0.1:0");
+    let _agent = setup.start(&controller.url());
+    let address = setup.pages().await;
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        idle.push(tokio::net::TcpStream::connect(&address).await.unwrap());
+    }
+    // One after the other they would take minutes.
+    let page = setup.page("/healthz");
+    let page = tokio::time::timeout(std::time::Duration::from_secs(30), page).await;
+    assert!(page.unwrap().starts_with("HTTP/1.1 200"));
+    drop(idle);
+}
+
+#[tokio::test]
 async fn healthz_says_that_nobody_can_connect_to_the_socket() {
     let controller = Controller::start();
     let mut setup = Setup::new();

@@ -24,6 +24,9 @@ use super::{types, view};
 use crate::context::Context;
 use crate::requests::{Request as Ask, Requests};
 
+/// Bytes of a hold's reason at most: it stands in every look at the node.
+const LONGEST_REASON: usize = 1_024;
+
 /// What the routes work on.
 #[derive(Debug, Clone)]
 pub struct ApiState {
@@ -199,6 +202,13 @@ async fn hold(
         let text =
             format!("node {node} is not held: `reason` is empty; say why, for the next person");
         return Err(Failed::new(StatusCode::BAD_REQUEST, "no_reason", text));
+    }
+    if reason.len() > LONGEST_REASON {
+        let text = format!(
+            "node {node} is not held: `reason` has {} bytes; want at most {LONGEST_REASON}",
+            reason.len()
+        );
+        return Err(Failed::new(StatusCode::BAD_REQUEST, "long_reason", text));
     }
     ask(&state, Ask::Hold { node, reason }, actor).await
 }

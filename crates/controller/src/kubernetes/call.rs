@@ -261,7 +261,7 @@ impl Kube {
         };
         crash::point(write.before());
         let answer = self
-            .repeat(call, body.to_string().into_bytes(), deadline)
+            .repeat(call, as_go_writes(&body.to_string()), deadline)
             .await?;
         crash::point(write.after());
         Ok(answer)
@@ -385,6 +385,24 @@ fn retry_after(headers: &HeaderMap) -> Duration {
 pub(crate) fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % 1_000;
     pause + pause * u32::try_from(random).unwrap_or_default() / 1_000
+}
+
+/// A body with the characters escaped that Go's encoder escapes: the API server compares a `test` of a JSON
+/// Patch with its own bytes, and else finds a text with one of them to be another.
+fn as_go_writes(body: &str) -> Vec<u8> {
+    let mut escaped = String::with_capacity(body.len());
+    for character in body.chars() {
+        // They stand inside texts only.
+        match character {
+            '<' => escaped.push_str("\\u003c"),
+            '>' => escaped.push_str("\\u003e"),
+            '&' => escaped.push_str("\\u0026"),
+            '\u{2028}' => escaped.push_str("\\u2028"),
+            '\u{2029}' => escaped.push_str("\\u2029"),
+            other => escaped.push(other),
+        }
+    }
+    escaped.into_bytes()
 }
 
 #[cfg(test)]

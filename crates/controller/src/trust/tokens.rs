@@ -247,17 +247,24 @@ impl Slots {
     }
 }
 
+/// Whether something was learned less than `span` ago. What lies ahead was learned while the clock was
+/// wrong.
+fn is_fresh(at: Timestamp, now: Timestamp, span: SignedDuration) -> bool {
+    at <= now && now.duration_since(at) < span
+}
+
 impl Slot {
     /// What is remembered, if it is fresh enough to answer with.
     fn recall(&self, now: Timestamp) -> Option<Result<Arc<Reviewed>, ReviewError>> {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         match memory.as_ref()? {
             Memory::Good { at, reviewed } => {
-                let fresh = now.duration_since(*at) < REVIEW_AGAIN;
+                let fresh = is_fresh(*at, now, REVIEW_AGAIN);
                 (fresh && !reviewed.is_expired(now)).then(|| Ok(Arc::clone(reviewed)))
             }
-            Memory::Refused { at, why } => (now.duration_since(*at) < REFUSAL_KEPT)
-                .then(|| Err(ReviewError::Refused(why.clone()))),
+            Memory::Refused { at, why } => {
+                is_fresh(*at, now, REFUSAL_KEPT).then(|| Err(ReviewError::Refused(why.clone())))
+            }
         }
     }
 

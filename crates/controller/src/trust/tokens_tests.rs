@@ -170,6 +170,32 @@ async fn an_absurd_token_costs_no_review() {
     assert_eq!(asked.load(Ordering::SeqCst), 0);
 }
 
+/// The clock jumped ahead, and back.
+#[test]
+fn what_was_learned_in_the_future_is_asked_again() {
+    let now = Timestamp::now();
+    let table = [
+        (now - SignedDuration::from_secs(9), true, true),
+        (now - SignedDuration::from_secs(11), true, false),
+        (now - SignedDuration::from_mins(11), false, false),
+        (now + SignedDuration::from_secs(1), false, false),
+        (now + SignedDuration::from_hours(24), false, false),
+    ];
+    for (at, good, refused) in table {
+        let slot = Slot::default();
+        let reviewed = Reviewed {
+            user: "u".into(),
+            groups: Vec::new(),
+            node: None,
+            expires_at: None,
+        };
+        drop(slot.remember(Ok(reviewed), at));
+        assert_eq!(slot.recall(now).is_some(), good, "{at}");
+        drop(slot.remember(Err("it has expired".into()), at));
+        assert_eq!(slot.recall(now).is_some(), refused, "{at}");
+    }
+}
+
 #[test]
 fn what_an_answer_must_hold() {
     let status = |audiences: &[&str], nodes: &[&str]| TokenReviewStatus {

@@ -149,7 +149,8 @@ async fn a_person_holds_a_node_and_gives_it_back() {
     let node = NodeName::new("q-hold").unwrap();
     let hold = Request::Hold {
         node: node.clone(),
-        reason: "maintenance".into(),
+        // Characters that the API server keeps in another form.
+        reason: "a <swap> & \"more\" \\ \u{2028} \u{2029} ü 🔥 \t > 3h".into(),
     };
     controller
         .requests

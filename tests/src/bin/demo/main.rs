@@ -17,6 +17,8 @@ use anyhow::{anyhow, ensure};
 use e2e::view::View;
 use testbed::Ended;
 
+/// Wrong usage.
+const USAGE: u8 = 2;
 /// What a shell says of a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 /// A step fails a moment before it is seen that a program died under it, or after.
@@ -24,6 +26,13 @@ const SAME_CAUSE: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    if let Some(argument) = std::env::args().nth(1) {
+        eprintln!(
+            "demo: {argument:?} is none of its arguments, for it takes none. KEEP=1 in the environment leaves \
+             it running until Ctrl-C, to look around in it"
+        );
+        return ExitCode::from(USAGE);
+    }
     let view = View::default();
     let shown = AtomicBool::new(false);
     // The demo's future owns all processes: past this statement they are gone.

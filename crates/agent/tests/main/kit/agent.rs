@@ -117,10 +117,9 @@ impl Setup {
         Agent { child }
     }
 
-    /// What the page at `path` says; for an agent with `--admin-listen 127.0.0.1:0`.
-    pub(crate) async fn page(&self, path: &str) -> String {
-        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let address = super::until("the page's address", || {
+    /// Where the pages are, of an agent with `--admin-listen 127.0.0.1:0`.
+    pub(crate) async fn pages(&self) -> String {
+        super::until("the page's address", || {
             let log = self.logged();
             let line = log
                 .lines()
@@ -128,7 +127,13 @@ impl Setup {
             let text = line.split("\"address\":\"").nth(1)?;
             text.split('"').next().map(str::to_owned)
         })
-        .await;
+        .await
+    }
+
+    /// What the page at `path` says.
+    pub(crate) async fn page(&self, path: &str) -> String {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let address = self.pages().await;
         let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();

@@ -26,14 +26,14 @@ const SAME_CAUSE: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    let view = View::default();
     if let Some(argument) = std::env::args().nth(1) {
-        eprintln!(
-            "demo: {argument:?} is none of its arguments, for it takes none. KEEP=1 in the environment leaves \
-             it running until Ctrl-C, to look around in it"
-        );
+        view.title(&format!(
+            "demo takes no arguments, {argument:?} neither. KEEP=1 in the environment leaves it running until \
+             Ctrl-C, to look around in it."
+        ));
         return ExitCode::from(USAGE);
     }
-    let view = View::default();
     let shown = AtomicBool::new(false);
     // The demo's future owns all processes: past this statement they are gone.
     let outcome = tokio::select! {

@@ -1,6 +1,8 @@
 //! A configuration's text with everything that is wrong and odd about it, rule sets included: before
 //! anything starts, and each time the file changes.
 
+use decide::rules::{RuleError, RuleSets};
+
 use crate::config::{Config, ConfigError, Problem};
 use crate::quarantine;
 
@@ -10,6 +12,8 @@ const RULE_SETS: &str = "quarantine.rule-sets";
 /// A configuration with everything that is wrong and odd about it, rule sets included.
 pub(crate) struct Checked {
     pub(crate) config: Config,
+    /// Its rule sets, compiled; none where they are wrong.
+    pub(crate) rules: Option<RuleSets>,
     pub(crate) problems: Vec<Problem>,
     pub(crate) warnings: Vec<Problem>,
 }
@@ -18,36 +22,28 @@ pub(crate) struct Checked {
 /// It is no TOML, or too large.
 pub(crate) fn checked(text: &str) -> Result<Checked, ConfigError> {
     let (config, mut problems) = Config::parse_all(text)?;
-    let (wrong, warnings) = check_rules(&config, &problems);
-    problems.extend(wrong);
+    // Rule sets are checked before anything starts, whether or not the module is on. Where what was
+    // told is about them too, only their expressions have more to tell.
+    let told = problems.iter().any(|told| told.key.starts_with(RULE_SETS));
+    let (rules, errors) = match quarantine::rule_sets(&config.quarantine) {
+        Ok(rules) => (Some(rules), Vec::new()),
+        Err(errors) => (None, errors),
+    };
+    let problem = |error: &RuleError| of_rule(&config, error);
+    let errors = errors.iter();
+    let errors = errors.filter(|error| !told || !error.expression.is_empty());
+    problems.extend(errors.map(problem));
+    let warnings = rules.iter().flat_map(RuleSets::warnings);
     Ok(Checked {
+        warnings: warnings.map(problem).collect(),
         config,
+        rules,
         problems,
-        warnings,
     })
 }
 
-/// Rule sets are checked before anything starts, whether or not the module is on. Where what was
-/// `told` is about them too, only their expressions have more to tell.
-fn check_rules(config: &Config, told: &[Problem]) -> (Vec<Problem>, Vec<Problem>) {
-    let of_sets = |problem: &Problem| problem.key.starts_with(RULE_SETS);
-    let told = told.iter().any(of_sets);
-    let (errors, warnings) = match quarantine::rule_sets(&config.quarantine) {
-        Ok(rules) => (Vec::new(), rules.warnings().to_vec()),
-        Err(errors) => (errors, Vec::new()),
-    };
-    let problem = |error: decide::rules::RuleError| of_rule(config, &error);
-    let errors = errors
-        .into_iter()
-        .filter(|error| !told || !error.expression.is_empty());
-    (
-        errors.map(problem).collect(),
-        warnings.into_iter().map(problem).collect(),
-    )
-}
-
 /// Under the key in the file, where it is about an expression of the file.
-fn of_rule(config: &Config, error: &decide::rules::RuleError) -> Problem {
+fn of_rule(config: &Config, error: &RuleError) -> Problem {
     let mut sets = config.quarantine.rule_sets.iter();
     let set = sets.position(|set| set.name == error.rule_set);
     let (Some(set), false) = (set, error.expression.is_empty()) else {

@@ -93,6 +93,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
         mut config,
         mut problems,
         warnings,
+        rules: _,
     } = checked(&text)?;
     if insecure_local {
         problems.extend(make_local(&mut config));

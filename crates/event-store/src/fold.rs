@@ -39,25 +39,25 @@ impl Fold<'_> {
         id: &str,
     ) -> rusqlite::Result<Outcome> {
         let named = self.named();
-        let repeat = self.stored.is_none() && self.is_repeat(ledger, &named);
-        let seq = if let Some(seq) = self.stored {
-            seq
-        } else if repeat {
-            ledger.note_repeat(connection, self.new, id)?;
-            ledger.event_seq
-        } else {
-            let at = self.statement.stamp.at;
-            ledger.store_event(connection, self.new, id, at)?
+        let stored = match self.stored {
+            Some(seq) => Some(seq),
+            None if self.is_repeat(ledger, &named) => None,
+            None => {
+                let at = self.statement.stamp.at;
+                Some(ledger.store_event(connection, self.new, id, at)?)
+            }
         };
-        let outcome = if repeat {
-            Outcome::Repeated
-        } else {
+        let outcome = if let Some(seq) = stored {
             Outcome::Stored(seq)
+        } else {
+            ledger.note_repeat(connection, self.new, id)?;
+            Outcome::Repeated
         };
+        let seq = stored.unwrap_or(ledger.event_seq);
         if self.statement.healthy {
             self.account_healthy(ledger, &named, seq);
         } else {
-            self.account_unhealthy(ledger, &named, (!repeat).then_some(seq));
+            self.account_unhealthy(ledger, &named, stored);
         }
         self.account_opened_and_closed(seq);
         Ok(outcome)

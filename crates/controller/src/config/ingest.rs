@@ -51,6 +51,11 @@ impl ServiceAccount {
         })
     }
 
+    /// As the store names it.
+    pub fn sender(&self) -> Sender {
+        Sender::service_account(&self.namespace, &self.name)
+    }
+
     /// The user name under which the API server knows it.
     pub fn user_name(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.name)
@@ -152,11 +157,6 @@ impl Identity {
                 selector,
             ),
         }
-    }
-
-    /// As the store names it.
-    pub fn sender(&self) -> Sender {
-        Sender::service_account(&self.account.namespace, &self.account.name)
     }
 }
 

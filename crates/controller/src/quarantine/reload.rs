@@ -140,7 +140,7 @@ fn compiled(text: &str) -> Option<RuleSets> {
     let sets = checked(text)
         .ok()
         .filter(|checked| checked.problems.is_empty())
-        .and_then(|checked| settings::rule_sets(&checked.config.quarantine).ok());
+        .and_then(|checked| checked.rules);
     if sets.is_none() {
         warn!(
             code = "rules_from_before",
@@ -239,7 +239,8 @@ fn most_frequent(rules: Vec<String>) -> String {
 /// What a look at the file came to.
 enum Outcome {
     Taken,
-    Bad(&'static str, String),
+    /// The file is wrong.
+    Bad(String),
     /// Beyond the breaker: weighed again.
     Refused(String),
 }
@@ -251,7 +252,7 @@ pub(super) async fn follow(module: &Module) {
         return std::future::pending().await;
     };
     let refused_at_start = context.file.told().problem.is_some();
-    let mut seen = context.file.text().to_owned();
+    let mut seen = Some(context.file.text().to_owned());
     let mut again = refused_at_start.then(|| Instant::now() + AGAIN);
     loop {
         tokio::time::sleep(LOOK).await;
@@ -262,11 +263,11 @@ pub(super) async fn follow(module: &Module) {
                 context
                     .file
                     .tell_problem(&context.metrics, Some(("config_unreadable", why)));
-                seen.clear();
+                seen = None;
                 continue;
             }
         };
-        if text == seen && again.is_none_or(|at| Instant::now() < at) {
+        if seen.as_ref() == Some(&text) && again.is_none_or(|at| Instant::now() < at) {
             continue;
         }
         let outcome = match take(module, &text).await {
@@ -277,11 +278,11 @@ pub(super) async fn follow(module: &Module) {
                 continue;
             }
         };
-        seen = text;
+        seen = Some(text);
         again = None;
         let problem = match outcome {
             Outcome::Taken => None,
-            Outcome::Bad(code, why) => Some((code, why)),
+            Outcome::Bad(why) => Some(("config_bad", why)),
             Outcome::Refused(why) => {
                 again = Some(Instant::now() + AGAIN);
                 Some(("rules_beyond_breaker", why))
@@ -300,8 +301,8 @@ async fn take(module: &Module, text: &str) -> Result<Outcome, ReloadError> {
     };
     let (config, sets) = match read {
         Ok(Ok(read)) => read,
-        Ok(Err(why)) => return Ok(Outcome::Bad("config_bad", why)),
-        Err(error) => return Ok(Outcome::Bad("config_bad", error.to_string())),
+        Ok(Err(why)) => return Ok(Outcome::Bad(why)),
+        Err(error) => return Ok(Outcome::Bad(error.to_string())),
     };
     context.file.tell_restart(needs_restart(context, &config));
     let before = module.rules.now();
@@ -344,25 +345,22 @@ async fn take(module: &Module, text: &str) -> Result<Outcome, ReloadError> {
 
 /// The file's configuration and rule sets, or all that is wrong.
 fn read(text: &str) -> Result<(Config, RuleSets), String> {
-    let told = |problems: Vec<String>| {
-        let more = problems.len().saturating_sub(TOLD);
-        let mut lines: Vec<String> = problems.into_iter().take(TOLD).collect();
-        if more > 0 {
-            lines.push(format!("and {more} more: `warden config check` tells all"));
-        }
-        lines.join("; ")
-    };
     let checked = checked(text).map_err(|error| error.to_string())?;
-    if !checked.problems.is_empty() {
-        return Err(told(
-            checked.problems.iter().map(ToString::to_string).collect(),
-        ));
-    }
+    let sets = match checked.rules {
+        Some(sets) if checked.problems.is_empty() => sets,
+        Some(_) | None => {
+            let problems = checked.problems.iter();
+            let mut lines: Vec<String> = problems.take(TOLD).map(ToString::to_string).collect();
+            let more = checked.problems.len().saturating_sub(TOLD);
+            if more > 0 {
+                lines.push(format!("and {more} more: `warden config check` tells all"));
+            }
+            return Err(lines.join("; "));
+        }
+    };
     for warning in &checked.warnings {
         warn!(target: "controller::config", "{}: {}", warning.key, warning.allowed);
     }
-    let sets = settings::rule_sets(&checked.config.quarantine);
-    let sets = sets.map_err(|errors| told(errors.iter().map(ToString::to_string).collect()))?;
     Ok((checked.config, sets))
 }
 

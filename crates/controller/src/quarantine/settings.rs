@@ -115,9 +115,8 @@ pub fn bounds(config: &QuarantineConfig) -> breaker::Config {
 
 /// Who may force a quarantine.
 pub(super) fn forcing(config: &IngestConfig) -> BTreeSet<Sender> {
-    let sender =
-        |account: &ServiceAccount| Sender::service_account(&account.namespace, &account.name);
-    config.override_identities.iter().map(sender).collect()
+    let accounts = config.override_identities.iter();
+    accounts.map(ServiceAccount::sender).collect()
 }
 
 /// How far the module may act by its configuration.

@@ -40,7 +40,7 @@ impl Caller {
     pub fn sender(&self, node: &NodeName, passed_an_agent: bool) -> Sender {
         match self {
             Self::Agent(own) => Sender::agent(own.as_str()),
-            Self::Monitor(monitor) => monitor.identity.sender(),
+            Self::Monitor(monitor) => monitor.identity.account.sender(),
             Self::Unchecked if passed_an_agent => Sender::agent(node.as_str()),
             Self::Unchecked => Sender::from_stored("unchecked"),
         }
@@ -232,7 +232,7 @@ impl Gate {
             (Caller::Agent(_), _) => self.may_speak_for(caller, &event.node_name),
             (Caller::Monitor(monitor), Some(checks)) => checks
                 .may_say(monitor, event)
-                .or_else(|denied| self.deny(monitor.identity.sender().as_str(), denied)),
+                .or_else(|denied| self.deny(monitor.identity.account.sender().as_str(), denied)),
             (Caller::Monitor(_) | Caller::Unchecked, _) => Ok(()),
         }
     }
@@ -253,7 +253,7 @@ impl Gate {
             Caller::Monitor(monitor) => {
                 let user = monitor.identity.account.user_name();
                 let denied = Denied::NotAnAgent { user };
-                self.deny(monitor.identity.sender().as_str(), denied)
+                self.deny(monitor.identity.account.sender().as_str(), denied)
             }
             Caller::Agent(_) | Caller::Unchecked => Ok(()),
         }

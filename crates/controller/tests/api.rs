@@ -8,6 +8,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rcgen::{KeyPair, SigningKey as _};
 use serde_json::{Value, json};
 
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use testbed::wait_for;
+
 use crate::harness::{Cluster, SOON};
 use crate::process::{Program, Sender, numbered};
 use crate::voice::Voice;
@@ -476,4 +479,58 @@ async fn a_watch_tells_each_step_once_and_goes_on_where_it_stood() {
 fn token(program: &Program) -> String {
     let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
     token.trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_the_nodes_were_read_none_is_said_not_to_be_there() {
+    let cluster = Cluster::with_nodes(&["api-1"]).await;
+    let testbed = cluster.testbed;
+    testbed.service_account("warden", "blind").await.unwrap();
+    let rule = |group: &str, resource: &str| PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(vec![resource.to_owned()]),
+        verbs: vec!["*".to_owned()],
+        ..PolicyRule::default()
+    };
+    let bind = async |rule| {
+        let bound = testbed.bind_cluster_role("warden", "blind", vec![rule]);
+        bound.await.unwrap();
+    };
+    bind(rule("coordination.k8s.io", "leases")).await;
+    let hour = Duration::from_hours(1);
+    let token = testbed.token("warden", "blind", &[], hour).await.unwrap();
+    let kubeconfig = testbed.kubeconfig_for_token("blind", &token).unwrap();
+    let program = Program::start(&kubeconfig, "", &["--insecure-local"]);
+    program.up().await;
+    program.plain().await;
+    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+    let ask = async |method, path, body| program.send(method, path, Some(token.trim()), body).await;
+    for (method, path, body) in [
+        ("GET", "/api/v1/nodes", ""),
+        ("GET", "/api/v1/nodes/api-1", ""),
+        ("GET", "/api/v1/nodes/api-1/timeline", ""),
+        ("POST", "/api/v1/nodes/api-1/hold", r#"{"reason":"x"}"#),
+        ("POST", "/api/v1/nodes/api-1/release", ""),
+        ("POST", "/api/v1/nodes/api-1/close", r#"{"fault":"x"}"#),
+    ] {
+        let (status, code, error) = problem(path, &ask(method, path, body).await);
+        assert_eq!((status, code.as_str()), (503, "nodes_unread"), "{path}");
+        assert!(error.contains("/readyz"), "{error}");
+    }
+    // What is not of nodes is shown, and says what is the matter.
+    let (status, shown) = ask("GET", "/api/v1/status", "").await;
+    assert_eq!(status, 200, "{shown}");
+    assert_eq!(
+        serde_json::from_str::<Value>(&shown).unwrap()["ready"],
+        false
+    );
+
+    bind(rule("", "nodes")).await;
+    wait_for("the nodes to be read", SOON, || async {
+        let (status, body) = ask("GET", "/api/v1/nodes/api-1", "").await;
+        anyhow::ensure!(status == 200, "{body}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
 }

@@ -24,11 +24,19 @@ impl Voice {
         program.up().await;
         let sender = Sender::new(program.plain().await, None);
         let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+        let token = token.trim().to_owned();
+        wait_for("the nodes to be read", SOON, || async {
+            let (status, body) = program.get("/api/v1/nodes", Some(&token)).await;
+            anyhow::ensure!(status == 200, "{status} {body}");
+            Ok(Some(()))
+        })
+        .await
+        .unwrap();
         Self {
             program,
             sender,
             node,
-            token: token.trim().to_owned(),
+            token,
         }
     }
 

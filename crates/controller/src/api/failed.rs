@@ -83,6 +83,13 @@ pub(super) fn no_node(name: &NodeName) -> Failed {
     Failed::new(StatusCode::NOT_FOUND, "no_node", text)
 }
 
+/// Before all nodes were read once, none can be said not to be there.
+pub(super) fn nodes_unread() -> Failed {
+    let text = "the cluster's nodes have not been read yet, so nothing can be said of any; /readyz \
+                says what keeps the node watch, then ask again";
+    Failed::new(StatusCode::SERVICE_UNAVAILABLE, "nodes_unread", text)
+}
+
 /// Before this process leads it has nothing to show.
 pub(crate) fn not_leading() -> Failed {
     let text = "this controller does not lead (yet), and only the leader has the store; /readyz \

@@ -18,7 +18,7 @@ use super::asked::{
     EventQuery, IncidentQuery, NoBody, NoQuery, OfIncident, OfNode, PAGE, Page, read_body,
 };
 use super::auth::ApiAuth;
-use super::failed::{self, Failed, no_node};
+use super::failed::{self, Failed, no_node, nodes_unread};
 use super::watch::{self, Watches};
 use super::{types, view};
 use crate::context::Context;
@@ -89,6 +89,7 @@ async fn status(State(state): State<Arc<ApiState>>, _: NoQuery) -> Answer<types:
 }
 
 async fn nodes(State(state): State<Arc<ApiState>>, _: NoQuery) -> Answer<Vec<types::NodeLine>> {
+    must_have_read(&state)?;
     Ok(Json(view::node_lines(&state.context, Timestamp::now())?))
 }
 
@@ -102,6 +103,7 @@ async fn node(
 
 /// What there is to show of a node.
 fn shown(state: &ApiState, name: &NodeName) -> Result<types::Node, Failed> {
+    must_have_read(state)?;
     let node = view::node(&state.context, name, Timestamp::now())?;
     let lists = [&node.faults, &node.observed];
     let has_nothing = lists.iter().all(|faults| faults.is_empty())
@@ -262,13 +264,26 @@ async fn close(
     }))
 }
 
+/// The nodes were read once.
+fn must_have_read(state: &ApiState) -> Result<(), Failed> {
+    if state.context.nodes.is_synced() {
+        Ok(())
+    } else {
+        Err(nodes_unread())
+    }
+}
+
 /// A node of the cluster, or one of which something is stored.
 fn must_know(state: &ApiState, name: &NodeName) -> Result<(), Failed> {
     let context = &state.context;
     let is_known = context.nodes.get(name).is_some()
         || !context.store.events(Some(name), 0, 1)?.is_empty()
         || !context.store.open_incidents_of(name)?.is_empty();
-    if is_known { Ok(()) } else { Err(no_node(name)) }
+    if is_known {
+        return Ok(());
+    }
+    must_have_read(state)?;
+    Err(no_node(name))
 }
 
 async fn ask(state: &ApiState, request: Ask, actor: String) -> Answer<types::Done> {

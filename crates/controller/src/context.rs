@@ -9,8 +9,11 @@ use crate::config::Config;
 use crate::file::ConfigFile;
 use crate::kubernetes::Kube;
 use crate::nodes::NodeCache;
+use crate::pods::Pods;
+use crate::reboots::Reboots;
 use crate::refusals::Refusals;
 use crate::reports::Reports;
+use crate::stages::Stages;
 use crate::stop::Stop;
 use crate::workers::WakeAll;
 
@@ -27,6 +30,12 @@ pub struct Context {
     pub kube: Kube,
     /// The nodes of the cluster.
     pub nodes: NodeCache,
+    /// The pods of nodes that are to be empty.
+    pub pods: Pods,
+    /// The orders to reboot nodes.
+    pub reboots: Reboots,
+    /// What drain and remediation saw last.
+    pub stages: Stages,
     /// What the agents said about themselves.
     pub reports: Reports,
     /// Writes of nodes that the API server refuses at the moment.

@@ -3,7 +3,7 @@
 //! Release builds have no such points.
 
 /// The points, so that a test can enumerate them and a misspelt name is refused.
-pub const POINTS: [&str; 30] = [
+pub const POINTS: [&str; 46] = [
     // Those of a start: each step of the schema, and checks that have another name since.
     "store.begin.before",
     "store.begin.after",
@@ -36,6 +36,22 @@ pub const POINTS: [&str; 30] = [
     "write.bundle.after",
     "write.bundle-change.before",
     "write.bundle-change.after",
+    "write.eviction.before",
+    "write.eviction.after",
+    "write.pod-deletion.before",
+    "write.pod-deletion.after",
+    "write.repair.before",
+    "write.repair.after",
+    "write.repair-deletion.before",
+    "write.repair-deletion.after",
+    "write.repair-status.before",
+    "write.repair-status.after",
+    "write.repair-expiry.before",
+    "write.repair-expiry.after",
+    "write.node-lock.before",
+    "write.node-lock.after",
+    "write.node-unlock.before",
+    "write.node-unlock.after",
 ];
 
 #[cfg(debug_assertions)]

@@ -11,8 +11,9 @@
 //!
 //! # Reading order
 //! [`run`] wires everything, [`ingest`] and [`reports`] take in, [`trust`] says who is believed,
-//! [`workers`] wake the work of a node, [`nodes`], [`quarantine`], [`connector`] act, [`gone`] ends what nodes leave,
-//! [`api`] shows.
+//! [`workers`] wake the work of a node, [`nodes`], [`pods`], [`reboots`] are what the cluster shows,
+//! [`connector`], [`quarantine`], [`drain`], [`remediation`], [`janitor`] act, [`gone`] ends what nodes
+//! leave, [`api`] shows.
 
 pub mod args;
 mod checked;
@@ -21,18 +22,24 @@ pub mod context;
 pub mod crash;
 pub mod kubernetes;
 pub mod requests;
+pub mod stages;
 pub mod stop;
 pub mod workers;
 
 pub mod api;
 pub mod connector;
+pub mod drain;
 pub mod file;
 pub mod gone;
 pub mod ingest;
+pub mod janitor;
 pub mod lease;
 pub mod nodes;
+pub mod pods;
 pub mod quarantine;
+pub mod reboots;
 pub mod refusals;
+pub mod remediation;
 pub mod reports;
 pub mod run;
 pub mod trust;

@@ -30,11 +30,14 @@ use crate::ingest::ClockSkews;
 use crate::kubernetes::{self, Kube};
 use crate::lease::{Heritage, Leadership, Lease, Settings};
 use crate::nodes::{NodeCache, NodeCost, Wanted, watch};
+use crate::pods::Pods;
+use crate::reboots::{self, Reboots};
 use crate::refusals::Refusals;
 use crate::reports::{Reports, Silence, close_retired};
+use crate::stages::Stages;
 use crate::stop::{self, Stop};
 use crate::workers::WakeAll;
-use crate::{connector, quarantine, requests};
+use crate::{connector, drain, janitor, quarantine, remediation, requests};
 use tasks::Tasks;
 
 /// Where a pod's service account is mounted.
@@ -281,6 +284,9 @@ async fn start_and_watch(
         store: store.clone(),
         kube,
         nodes: nodes.clone(),
+        pods: Pods::default(),
+        reboots: Reboots::default(),
+        stages: Stages::default(),
         reports,
         refusals: Refusals::default(),
         wakes,
@@ -435,6 +441,7 @@ fn start_modules(
             Ok(quarantine::settle(context, leadership).await?)
         });
     }
+    start_loop(context, &leadership, tasks);
     if context.config.connector.enabled {
         let context = context.clone();
         tasks.spawn("connector", async move {
@@ -442,6 +449,34 @@ fn start_modules(
         });
     }
     requests
+}
+
+/// What follows the quarantine: drain, remediation, janitor.
+fn start_loop(context: &Context, leadership: &Leadership, tasks: &mut Tasks) {
+    let config = &context.config;
+    // Switched off they follow what runs to its end.
+    let (of_drain, leads) = (context.clone(), leadership.clone());
+    tasks.spawn(
+        "drain",
+        async move { Ok(drain::run(of_drain, leads).await?) },
+    );
+    let (of_repair, leads) = (context.clone(), leadership.clone());
+    tasks.spawn("remediation", async move {
+        Ok(remediation::run(of_repair, leads).await?)
+    });
+    if config.janitor.enabled {
+        let (of_janitor, leads) = (context.clone(), leadership.clone());
+        tasks.spawn("janitor", async move {
+            Ok(janitor::run(of_janitor, leads).await?)
+        });
+    }
+    if config.remediation.enabled || config.janitor.enabled {
+        let context = context.clone();
+        let stop = context.stop.clone();
+        tasks.spawn_endless("reboot watch", &stop, async move {
+            match reboots::run(&context.kube, &context.reboots, &context.wakes).await {}
+        });
+    }
 }
 
 /// What the node cache keeps of each node; none if the rule sets are wrong.

@@ -268,6 +268,9 @@ impl Controller {
         let wanted = quarantine::wanted(&config.quarantine, &rules);
         let context = Context {
             nodes: NodeCache::new(quarantine::pools(&config.quarantine), wanted),
+            pods: controller::pods::Pods::default(),
+            reboots: controller::reboots::Reboots::default(),
+            stages: controller::stages::Stages::default(),
             config,
             file: controller::file::ConfigFile::default(),
             store,

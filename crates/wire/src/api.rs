@@ -371,6 +371,105 @@ pub struct Incident {
     /// It was rebuilt from a node that does not name all that it is out for.
     #[serde(default)]
     pub faults_unknown: bool,
+    /// The drain of the node; none = nothing asked for one yet.
+    #[serde(default)]
+    pub drain: Option<Drain>,
+    /// The repair of the node; none = none was thought of yet.
+    #[serde(default)]
+    pub repair: Option<Repair>,
+}
+
+/// Moving the work off the node of an incident.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Drain {
+    /// `Waiting`, `Draining`, `Drained`, `Failed` or `Cancelled`.
+    pub state: String,
+    /// What it waits for (`paused`, `first_action`, `dry_run`, `other_drainer`, `own_node`), or how it
+    /// failed (`immediate`, `deleted`, `completion`); empty = nothing to add.
+    pub detail: String,
+    /// Since when the state holds.
+    pub since: Timestamp,
+    /// It does not begin before this time.
+    #[serde(default)]
+    pub not_before: Option<Timestamp>,
+    /// Evicted pods are gone by then, while it drains.
+    #[serde(default)]
+    pub immediate_deadline: Option<Timestamp>,
+    /// Pods of `DeleteAfterTimeout` are deleted then, while it drains.
+    #[serde(default)]
+    pub delete_at: Option<Timestamp>,
+    /// Pods of `AllowCompletion` have finished by then, while it drains; none = they may run for ever.
+    #[serde(default)]
+    pub completion_deadline: Option<Timestamp>,
+    /// Pods that it waits for, as last seen.
+    #[serde(default)]
+    pub blockers: Vec<Blocker>,
+    /// Pods that it does not wait for because the repair makes them harmless, as `namespace/name`.
+    #[serde(default)]
+    pub passed_over: Vec<String>,
+}
+
+/// A pod that a drain waits for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Blocker {
+    /// `namespace/name`.
+    pub pod: String,
+    /// `asked`, `terminating`, `budget`, `failed`, `completion` or `timeout`.
+    pub why: String,
+    /// The API server's words, for `budget` and `failed`; else empty.
+    #[serde(default)]
+    pub detail: String,
+    /// When that ends at the latest; none = nothing ends it.
+    #[serde(default)]
+    pub until: Option<Timestamp>,
+}
+
+/// The repair of the node of an incident.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Repair {
+    /// `Planned`, `Requested`, `Running`, `Unknown`, `Succeeded`, `Failed`, `NeedsOperator` or
+    /// `Cancelled`.
+    pub state: String,
+    /// Which rung is planned (`reset`, `reboot`, `hand-over`, `terminate`); else how it failed
+    /// (`no_reboot_observed`, `refused`, `object`, `deadline`), or why a person is needed (`unsupported`,
+    /// `exhausted`, `still_open`); empty = nothing to add.
+    pub detail: String,
+    /// What goes with it: the words of API server or object, the action that has no repair, the rung
+    /// that is used up; else empty.
+    #[serde(default)]
+    pub words: String,
+    /// Since when the state holds.
+    pub since: Timestamp,
+    /// What keeps a planned repair from being ordered: `dry_run`, `other_remediation`, `paused`,
+    /// `external_owner`, `not_drained`, `other_repair` or `own_node`; none = nothing.
+    #[serde(default)]
+    pub blocked_by: Option<String>,
+    /// The present attempt, or the last one.
+    #[serde(default)]
+    pub attempt: Option<RepairAttempt>,
+}
+
+/// One attempt to repair.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RepairAttempt {
+    /// Counts from 1 in an incident.
+    pub number: u32,
+    /// `reset`, `reboot`, `hand-over` or `terminate`.
+    pub rung: String,
+    /// Action that it is done for.
+    pub action: String,
+    /// Name of the object that orders it.
+    pub object: String,
+    /// Whether it asks for force.
+    pub force: bool,
+    /// Boot of the node when it was ordered; empty = unknown.
+    pub boot_before: String,
+    /// When it was ordered.
+    pub requested_at: Timestamp,
+    /// Its effect is seen by then, or it failed.
+    pub deadline: Timestamp,
+    /// `pending`, `seen`, `not_seen` or `failed`.
+    pub effect: String,
 }
 
 /// A fault of an incident.

@@ -182,6 +182,8 @@ pub(crate) fn incident(state: &str) -> api::Incident {
         needs_operator: None,
         held_by: None,
         faults_unknown: false,
+        drain: None,
+        repair: None,
     }
 }
 

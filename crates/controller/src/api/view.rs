@@ -2,6 +2,7 @@
 
 mod faults;
 mod incidents;
+mod stages;
 
 use std::collections::HashMap;
 

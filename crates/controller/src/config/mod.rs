@@ -5,11 +5,14 @@
 //! anything starts. Keys that exist in the reference keep name and meaning. No value is a secret:
 //! secrets are named by the file that holds them, and only the name is printed.
 
+mod drain;
 mod ingest;
+mod janitor;
 mod labels;
 mod numbers;
 mod quarantine;
 mod reader;
+mod remediation;
 mod sections;
 
 use std::fmt;
@@ -19,12 +22,15 @@ use std::path::Path;
 
 use health_event::text::counted;
 
+pub use drain::DrainConfig;
 pub use ingest::{CheckRef, Identity, IngestConfig, ServiceAccount, TlsConfig, TrustMode};
+pub use janitor::JanitorConfig;
 pub use quarantine::{
     BreakerConfig, Cooperator, CooperatorPolicy, PoolConfig, QuarantineConfig, RuleChange,
     RuleConfig, RuleKind, RuleSetConfig, TaintConfig,
 };
 pub use reader::{Key, Problem};
+pub use remediation::RemediationConfig;
 pub use sections::{
     ApiConfig, ConnectorConfig, DedupConfig, KubernetesConfig, LeaseConfig, LogConfig,
     ReportsConfig, StoreConfig,
@@ -42,13 +48,22 @@ pub enum Profile {
     Observe,
     /// Cordons and taints too.
     Cordon,
+    /// Moves the work off nodes too.
+    Drain,
+    /// Orders and carries out repairs too.
+    Remediate,
 }
 
 impl Profile {
     /// All, from weak to strong.
-    pub const ALL: [Self; 3] = [Self::Silent, Self::Observe, Self::Cordon];
-    const ALLOWED: &'static str =
-        "silent, observe or cordon (drain and remediate are not part of this version)";
+    pub const ALL: [Self; 5] = [
+        Self::Silent,
+        Self::Observe,
+        Self::Cordon,
+        Self::Drain,
+        Self::Remediate,
+    ];
+    const ALLOWED: &'static str = "silent, observe, cordon, drain or remediate";
 
     /// The name in configuration and store.
     pub fn as_str(self) -> &'static str {
@@ -56,6 +71,8 @@ impl Profile {
             Self::Silent => "silent",
             Self::Observe => "observe",
             Self::Cordon => "cordon",
+            Self::Drain => "drain",
+            Self::Remediate => "remediate",
         }
     }
 
@@ -88,6 +105,12 @@ pub struct Config {
     pub connector: ConnectorConfig,
     /// `[quarantine]`
     pub quarantine: QuarantineConfig,
+    /// `[drain]`
+    pub drain: DrainConfig,
+    /// `[remediation]`
+    pub remediation: RemediationConfig,
+    /// `[janitor]`
+    pub janitor: JanitorConfig,
     /// `[api]`
     pub api: ApiConfig,
     keys: Vec<Key>,
@@ -212,6 +235,9 @@ impl Config {
             reports: ReportsConfig::read(root.section("reports")),
             connector: ConnectorConfig::read(root.section("connector"), profile),
             quarantine: QuarantineConfig::read(root.section("quarantine"), profile),
+            drain: DrainConfig::read(root.section("drain"), profile),
+            remediation: RemediationConfig::read(root.section("remediation"), profile),
+            janitor: JanitorConfig::read(root.section("janitor"), profile),
             api: ApiConfig::read(root.section("api")),
             keys: Vec::new(),
             shapes: Vec::new(),

@@ -1,5 +1,6 @@
 //! One call to the API server, within a deadline.
 
+use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ use crate::crash;
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 /// First pause before a repetition; it doubles, and a random part of up to as much is added.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// Characters of the server's words that are kept.
+const LONGEST_MESSAGE: usize = 500;
 /// Tries of one call: with doubling pauses about 1.3 s, after which the caller's own back-off is
 /// the better one.
 const TRIES: u32 = 7;
@@ -53,6 +56,16 @@ pub enum CallError {
         /// The server's answer.
         refusal: Refusal,
     },
+    /// A disruption budget does not allow the eviction now (429).
+    #[error("{act}: a disruption budget does not allow it now: {message}")]
+    Budget {
+        /// What was tried, on which object.
+        act: String,
+        /// The server's words.
+        message: String,
+        /// What the server asks to wait.
+        after: Duration,
+    },
     /// No answer that says whether it was done, or "not now" until the deadline.
     #[error("{act}: the API server did not do it in time: {message}. It is tried again")]
     Unavailable {
@@ -80,6 +93,7 @@ impl CallError {
             Self::Changed { .. } => "changed",
             Self::Refused { refusal, .. } if refusal.status == 403 => "forbidden",
             Self::Refused { .. } => "refused",
+            Self::Budget { .. } => "disruption_budget",
             Self::Unavailable { .. } => "unavailable",
         }
     }
@@ -342,6 +356,14 @@ fn judge(call: &Call<'_>, status: StatusCode, headers: &HeaderMap, body: Vec<u8>
         StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY => {
             Attempt::Failed(CallError::Changed { act, message })
         }
+        StatusCode::TOO_MANY_REQUESTS if let Some(message) = budget_of(&body) => {
+            let after = retry_after(headers);
+            Attempt::Failed(CallError::Budget {
+                act,
+                message,
+                after,
+            })
+        }
         StatusCode::TOO_MANY_REQUESTS => Attempt::Again {
             message,
             after: retry_after(headers),
@@ -370,8 +392,37 @@ fn message_of(status: StatusCode, body: &[u8]) -> String {
         |_| String::from_utf8_lossy(body).into_owned(),
         |s| s.message,
     );
-    let text: String = text.chars().filter(|c| !c.is_control()).take(500).collect();
-    format!("{} {text}", status.as_u16())
+    format!("{} {}", status.as_u16(), cut(&text))
+}
+
+/// What a disruption budget says, if it is one that refuses.
+fn budget_of(body: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Status {
+        details: Details,
+    }
+    #[derive(Deserialize)]
+    struct Details {
+        causes: Vec<Cause>,
+    }
+    #[derive(Deserialize)]
+    struct Cause {
+        reason: String,
+        #[serde(default)]
+        message: String,
+    }
+    let status: Status = serde_json::from_slice(body).ok()?;
+    let mut causes = status.details.causes.into_iter();
+    let cause = causes.find(|cause| cause.reason == "DisruptionBudget")?;
+    Some(cut(&cause.message))
+}
+
+/// A text of the server, without what a terminal would obey, and not longer than people read.
+fn cut(text: &str) -> String {
+    text.chars()
+        .filter(|c| !c.is_control())
+        .take(LONGEST_MESSAGE)
+        .collect()
 }
 
 fn retry_after(headers: &HeaderMap) -> Duration {
@@ -385,6 +436,19 @@ fn retry_after(headers: &HeaderMap) -> Duration {
 pub(crate) fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % 1_000;
     pause + pause * u32::try_from(random).unwrap_or_default() / 1_000
+}
+
+/// A text as part of a query.
+pub(crate) fn percent_encoded(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing to a string can't fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+        out
+    })
 }
 
 /// A body with the characters escaped that Go's encoder escapes: the API server compares a `test` of a JSON

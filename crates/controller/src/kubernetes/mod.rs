@@ -10,12 +10,17 @@
 
 mod call;
 mod client;
+mod lines;
+mod objects;
 pub mod patch;
 mod reference;
 mod write;
 
-pub(crate) use call::jittered;
 pub use call::{Call, CallError, Kube, Metadata, Refusal};
+pub(crate) use call::{jittered, percent_encoded};
 pub use client::{ClientError, WARM, client, config};
+pub use lines::MAX_LINE_BYTES;
+pub(crate) use lines::{Lines, NotBegun};
+pub(crate) use objects::{Change, Collection, follow};
 pub use reference::{Program, Reference};
 pub use write::Write;

@@ -27,6 +27,12 @@ pub enum Program {
     PlatformConnectors,
     /// Cordons and taints.
     FaultQuarantine,
+    /// Evicts pods.
+    NodeDrainer,
+    /// Orders repairs.
+    FaultRemediation,
+    /// Carries repairs out.
+    Janitor,
 }
 
 impl Program {
@@ -34,13 +40,18 @@ impl Program {
         match self {
             Self::PlatformConnectors => "platform-connectors",
             Self::FaultQuarantine => "fault-quarantine",
+            Self::NodeDrainer => "node-drainer",
+            Self::FaultRemediation => "fault-remediation",
+            Self::Janitor => "janitor",
         }
     }
 
     fn resource(self) -> &'static str {
         match self {
             Self::PlatformConnectors => "daemonsets",
-            Self::FaultQuarantine => "deployments",
+            Self::FaultQuarantine | Self::NodeDrainer | Self::FaultRemediation | Self::Janitor => {
+                "deployments"
+            }
         }
     }
 
@@ -51,6 +62,18 @@ impl Program {
             Self::FaultQuarantine => &[
                 "fieldSelector=metadata.name%3Dfault-quarantine",
                 "labelSelector=app.kubernetes.io%2Fname%3Dfault-quarantine",
+            ],
+            Self::NodeDrainer => &[
+                "fieldSelector=metadata.name%3Dnode-drainer",
+                "labelSelector=app.kubernetes.io%2Fname%3Dnode-drainer",
+            ],
+            Self::FaultRemediation => &[
+                "fieldSelector=metadata.name%3Dfault-remediation",
+                "labelSelector=app.kubernetes.io%2Fname%3Dfault-remediation",
+            ],
+            // Others have programs of this name too.
+            Self::Janitor => &[
+                "fieldSelector=metadata.name%3Djanitor&labelSelector=app.kubernetes.io%2Fname%3Djanitor",
             ],
         }
     }
@@ -197,7 +220,10 @@ impl Reference {
         let mut running = list.items.iter().filter(|i| i.spec.replicas != Some(0));
         let kind = match self.program {
             Program::PlatformConnectors => "DaemonSet",
-            Program::FaultQuarantine => "Deployment",
+            Program::FaultQuarantine
+            | Program::NodeDrainer
+            | Program::FaultRemediation
+            | Program::Janitor => "Deployment",
         };
         let said =
             |item: &Item| format!("{kind} {}/{}", item.metadata.namespace, item.metadata.name);

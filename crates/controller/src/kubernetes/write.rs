@@ -28,6 +28,22 @@ pub enum Write {
     Bundle,
     /// The same with other authorities.
     BundleChange,
+    /// An eviction of a pod.
+    Eviction,
+    /// A pod deleted past its disruption budget.
+    PodDeletion,
+    /// A repair object ordered.
+    Repair,
+    /// A repair object deleted: recalled before its signal, or past its time to live.
+    RepairDeletion,
+    /// The status of a repair object.
+    RepairStatus,
+    /// The time at which a repair object goes.
+    RepairExpiry,
+    /// The Lease that keeps other repairs off a node.
+    NodeLock,
+    /// That Lease given back.
+    NodeUnlock,
 }
 
 /// What goes with a kind.
@@ -36,6 +52,22 @@ struct Form {
     content_type: &'static str,
     before: &'static str,
     after: &'static str,
+}
+
+const JSON: &str = "application/json";
+const JSON_PATCH: &str = "application/json-patch+json";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+macro_rules! form {
+    ($method:ident, $content_type:expr, $name:literal) => {
+        Form {
+            method: Method::$method,
+            content_type: $content_type,
+            before: concat!("write.", $name, ".before"),
+            after: concat!("write.", $name, ".after"),
+        }
+    };
 }
 
 impl Write {
@@ -58,74 +90,25 @@ impl Write {
     }
 
     fn form(self) -> Form {
-        const JSON: &str = "application/json";
-        let form = |method, content_type, before, after| Form {
-            method,
-            content_type,
-            before,
-            after,
-        };
         match self {
-            Self::Node => form(
-                Method::PATCH,
-                "application/json-patch+json",
-                "write.node.before",
-                "write.node.after",
-            ),
-            Self::Conditions => form(
-                Method::PATCH,
-                "application/strategic-merge-patch+json",
-                "write.conditions.before",
-                "write.conditions.after",
-            ),
-            Self::Event => form(
-                Method::POST,
-                JSON,
-                "write.event.before",
-                "write.event.after",
-            ),
-            Self::EventCount => form(
-                Method::PATCH,
-                "application/merge-patch+json",
-                "write.event-count.before",
-                "write.event-count.after",
-            ),
-            Self::Lease => form(
-                Method::POST,
-                JSON,
-                "write.lease.before",
-                "write.lease.after",
-            ),
-            Self::LeaseRenewal => form(
-                Method::PUT,
-                JSON,
-                "write.lease-renewal.before",
-                "write.lease-renewal.after",
-            ),
-            Self::Authority => form(
-                Method::POST,
-                JSON,
-                "write.authority.before",
-                "write.authority.after",
-            ),
-            Self::AuthorityChange => form(
-                Method::PUT,
-                JSON,
-                "write.authority-change.before",
-                "write.authority-change.after",
-            ),
-            Self::Bundle => form(
-                Method::POST,
-                JSON,
-                "write.bundle.before",
-                "write.bundle.after",
-            ),
-            Self::BundleChange => form(
-                Method::PUT,
-                JSON,
-                "write.bundle-change.before",
-                "write.bundle-change.after",
-            ),
+            Self::Node => form!(PATCH, JSON_PATCH, "node"),
+            Self::Conditions => form!(PATCH, STRATEGIC, "conditions"),
+            Self::Event => form!(POST, JSON, "event"),
+            Self::EventCount => form!(PATCH, MERGE, "event-count"),
+            Self::Lease => form!(POST, JSON, "lease"),
+            Self::LeaseRenewal => form!(PUT, JSON, "lease-renewal"),
+            Self::Authority => form!(POST, JSON, "authority"),
+            Self::AuthorityChange => form!(PUT, JSON, "authority-change"),
+            Self::Bundle => form!(POST, JSON, "bundle"),
+            Self::BundleChange => form!(PUT, JSON, "bundle-change"),
+            Self::Eviction => form!(POST, JSON, "eviction"),
+            Self::PodDeletion => form!(DELETE, JSON, "pod-deletion"),
+            Self::Repair => form!(POST, JSON, "repair"),
+            Self::RepairDeletion => form!(DELETE, JSON, "repair-deletion"),
+            Self::RepairStatus => form!(PATCH, MERGE, "repair-status"),
+            Self::RepairExpiry => form!(PATCH, MERGE, "repair-expiry"),
+            Self::NodeLock => form!(POST, JSON, "node-lock"),
+            Self::NodeUnlock => form!(DELETE, JSON, "node-unlock"),
         }
     }
 }

@@ -313,9 +313,10 @@ impl Lease {
                 "it was not renewed within {} s: {message}",
                 self.settings.usable().as_secs_f32()
             ),
-            CallError::NotFound { .. } | CallError::Changed { .. } | CallError::Refused { .. } => {
-                error.to_string()
-            }
+            CallError::NotFound { .. }
+            | CallError::Changed { .. }
+            | CallError::Refused { .. }
+            | CallError::Budget { .. } => error.to_string(),
         };
         LeaseError::Lost {
             lease: self.settings.path_name(),
@@ -474,6 +475,7 @@ async fn wait_and_take(kube: Kube, settings: Settings) -> Result<Lease, LeaseErr
                 // again.
                 Err(
                     CallError::Changed { .. }
+                    | CallError::Budget { .. }
                     | CallError::Unavailable { .. }
                     | CallError::NotFound { .. },
                 ) => {

@@ -9,7 +9,7 @@
 //! - Each change of a node wakes it once, after the change can be read.
 //!
 //! # Bounds
-//! One line of the watch at most [`watch::MAX_LINE_BYTES`]; about 1 KB of memory a node with the
+//! One line of the watch at most [`crate::kubernetes::MAX_LINE_BYTES`]; about 1 KB of memory a node with the
 //! shipped rules (measured in the tests).
 
 mod cache;

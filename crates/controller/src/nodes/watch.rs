@@ -6,32 +6,23 @@
 //! when that fails too is there a pause. The loop only decodes and hands over.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use health_event::NodeName;
-use health_event::text::chain;
-use http::header::{ACCEPT, ACCEPT_ENCODING};
-use http::{Request, StatusCode};
-use http_body_util::BodyExt as _;
-use kube::client::Body;
+use http::StatusCode;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::decode::{Decoder, Line, Wanted};
 use super::{NodeCache, NodeFacts};
-use crate::kubernetes::{Call, CallError, Kube, jittered};
+use crate::kubernetes::{Call, CallError, Kube, Lines, NotBegun, jittered, percent_encoded};
 
-/// Longest line: an object's limit in etcd is 1.5 MiB, managed fields and escapes included.
-pub const MAX_LINE_BYTES: usize = 8 * 1024 * 1024;
 /// Nodes of a page where the list can't stream: 100 × 55 KB is 5 MB in memory.
 const PAGE: usize = 100;
 /// Longest time for one page.
 const PAGE_TIMEOUT: Duration = Duration::from_mins(1);
 /// The server ends the watch after this; bookmarks keep the version fresh before.
 const WATCH_SECONDS: u32 = 600;
-/// With no line for this long (the server sends a bookmark each minute) the connection is dead.
-const SILENCE: Duration = Duration::from_mins(3);
 /// First pause after a failure that brought nothing; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause.
@@ -143,64 +134,37 @@ async fn follow(
     if position.version.is_empty() {
         position.seen.clear();
     }
-    #[expect(clippy::disallowed_methods, reason = "a watch changes nothing")]
-    let sent = kube.client().send(request(position)).await;
-    let response = match sent {
-        Ok(response) => response,
-        Err(error) => return End::Closed(chain(&error)),
-    };
-    match response.status() {
-        StatusCode::OK => {}
-        StatusCode::GONE => return End::Expired("410".to_owned()),
-        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
+    let mut lines = match Lines::begin(kube, &path(position)).await {
+        Ok(lines) => lines,
+        Err(NotBegun::Lost(why)) => return End::Closed(why),
+        Err(NotBegun::Answered(StatusCode::GONE)) => return End::Expired("410".to_owned()),
+        Err(NotBegun::Answered(StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY))
             if position.version.is_empty() =>
         {
             return End::NoStreaming;
         }
-        status => return End::Closed(status.to_string()),
-    }
-    let mut body = response.into_body();
-    let mut buffer = Vec::new();
+        Err(NotBegun::Answered(status)) => return End::Closed(status.to_string()),
+    };
     loop {
-        let frame = match tokio::time::timeout(SILENCE, body.frame()).await {
-            Err(_) => return End::Closed("nothing came for three minutes".to_owned()),
-            Ok(None) => return End::Closed("the server ended it".to_owned()),
-            Ok(Some(Err(error))) => return End::Closed(chain(&error)),
-            Ok(Some(Ok(frame))) => frame,
+        let end = match lines.next().await {
+            Ok(line) => take(line, cache, decoder, position, changed),
+            Err(why) => Some(End::Closed(why)),
         };
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        for part in data.split_inclusive(|byte| *byte == b'\n') {
-            buffer.extend_from_slice(part);
-            if buffer.len() > MAX_LINE_BYTES {
-                return End::Closed("a line is longer than any object can be".to_owned());
-            }
-            if buffer.last() == Some(&b'\n') {
-                if let Some(end) = take(&buffer, cache, decoder, position, changed) {
-                    return end;
-                }
-                buffer.clear();
-            }
+        if let Some(end) = end {
+            return end;
         }
     }
 }
 
-fn request(position: &Position) -> Request<Body> {
+fn path(position: &Position) -> String {
     let list = if position.version.is_empty() {
         "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan".to_owned()
     } else {
         format!("&resourceVersion={}", position.version)
     };
-    let path = format!(
+    format!(
         "/api/v1/nodes?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}{list}"
-    );
-    Request::get(path)
-        .header(ACCEPT, "application/json")
-        // A newer server compresses each line for itself, which no decoder reads.
-        .header(ACCEPT_ENCODING, "identity")
-        .body(Body::empty())
-        .expect("a version is digits, so the path is one")
+    )
 }
 
 /// Takes one line in. Answers if the watch is over.
@@ -312,18 +276,6 @@ async fn list(
         };
         next = format!("&continue={}", percent_encoded(&token));
     }
-}
-
-fn percent_encoded(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut out, byte| {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            // Writing to a string can't fail.
-            let _ = write!(out, "%{byte:02X}");
-        }
-        out
-    })
 }
 
 /// Reads one node from the API server itself and takes it into the cache if it is newer; none if

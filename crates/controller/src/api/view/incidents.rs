@@ -5,8 +5,8 @@ use health_event::RecommendedAction;
 use health_event::incident::{self, QuarantineStatus, Withheld};
 use jiff::Timestamp;
 
-use super::SHOWN_CLOSED;
 use super::faults::custom_action;
+use super::{SHOWN_CLOSED, stages};
 use crate::api::types;
 use crate::context::Context;
 
@@ -43,6 +43,14 @@ pub(in crate::api) fn incident(
         needs_operator: incident.needs_operator.clone(),
         held_by: incident.held_by.clone(),
         faults_unknown: incident.faults_unknown,
+        drain: incident
+            .drain
+            .as_ref()
+            .map(|d| stages::drain(context, &incident.node, d)),
+        repair: incident
+            .repair
+            .as_ref()
+            .map(|r| stages::repair(context, &incident.node, r)),
     }
 }
 

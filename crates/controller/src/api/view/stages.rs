@@ -1,0 +1,136 @@
+//! Drain and repair as the API shows them.
+
+use decide::drain::{BlockedBy, Blocker, PodRef};
+use health_event::NodeName;
+use health_event::incident::{
+    Attempt, Drain, DrainStatus, DrainWait, Effect, OperatorReason, Repair, RepairFailure,
+    RepairStatus,
+};
+use jiff::Timestamp;
+
+use crate::api::types;
+use crate::context::Context;
+
+pub(super) fn drain(context: &Context, node: &NodeName, drain: &Drain) -> types::Drain {
+    let waits = matches!(
+        drain.status,
+        DrainStatus::Waiting(_) | DrainStatus::Draining(_) | DrainStatus::Failed(_)
+    );
+    let look = context
+        .stages
+        .pods(node)
+        .filter(|_| waits)
+        .unwrap_or_default();
+    let (detail, not_before) = match &drain.status {
+        DrainStatus::Waiting(wait) => waiting(wait),
+        DrainStatus::Failed(why) => (why.as_str(), None),
+        DrainStatus::Draining(_) | DrainStatus::Drained | DrainStatus::Cancelled => ("", None),
+    };
+    let deadlines = match &drain.status {
+        DrainStatus::Draining(deadlines) => Some(deadlines),
+        DrainStatus::Waiting(_)
+        | DrainStatus::Drained
+        | DrainStatus::Failed(_)
+        | DrainStatus::Cancelled => None,
+    };
+    types::Drain {
+        state: drain.status.as_str().to_owned(),
+        detail: detail.to_owned(),
+        since: drain.since,
+        not_before,
+        immediate_deadline: deadlines.map(|d| d.immediate),
+        delete_at: deadlines.map(|d| d.delete),
+        completion_deadline: deadlines.and_then(|d| d.completion),
+        blockers: look.blockers.iter().map(blocker).collect(),
+        passed_over: look.passed_over.iter().map(pod).collect(),
+    }
+}
+
+fn waiting(wait: &DrainWait) -> (&'static str, Option<Timestamp>) {
+    match wait {
+        DrainWait::Paused => ("paused", None),
+        DrainWait::FirstAction { until } => ("first_action", Some(*until)),
+        DrainWait::DryRun => ("dry_run", None),
+        DrainWait::OtherDrainer => ("other_drainer", None),
+        DrainWait::OwnNode => ("own_node", None),
+    }
+}
+
+fn blocker(blocker: &Blocker) -> types::Blocker {
+    let detail = match &blocker.why {
+        BlockedBy::Budget(words) | BlockedBy::Failed(words) => words.clone(),
+        BlockedBy::Asked | BlockedBy::Terminating | BlockedBy::Completion | BlockedBy::Timeout => {
+            String::new()
+        }
+    };
+    types::Blocker {
+        pod: pod(&blocker.pod),
+        why: blocker.why.as_str().to_owned(),
+        detail,
+        until: blocker.until,
+    }
+}
+
+fn pod(pod: &PodRef) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
+
+pub(super) fn repair(context: &Context, node: &NodeName, repair: &Repair) -> types::Repair {
+    let (detail, words) = match &repair.status {
+        RepairStatus::Planned { rung } => (rung.as_str(), String::new()),
+        RepairStatus::Failed(why) => failure(why),
+        RepairStatus::NeedsOperator(why) => needs(why),
+        RepairStatus::Requested
+        | RepairStatus::Running
+        | RepairStatus::Unknown
+        | RepairStatus::Succeeded
+        | RepairStatus::Cancelled => ("", String::new()),
+    };
+    let planned = matches!(repair.status, RepairStatus::Planned { .. });
+    let blocked = context.stages.repair_blocked(node).filter(|_| planned);
+    types::Repair {
+        state: repair.status.as_str().to_owned(),
+        detail: detail.to_owned(),
+        words,
+        since: repair.since,
+        blocked_by: blocked.map(str::to_owned),
+        attempt: repair.attempt.as_ref().map(attempt),
+    }
+}
+
+fn failure(why: &RepairFailure) -> (&'static str, String) {
+    match why {
+        RepairFailure::NoRebootObserved => ("no_reboot_observed", String::new()),
+        RepairFailure::Refused(words) => ("refused", words.clone()),
+        RepairFailure::Object(words) => ("object", words.clone()),
+        RepairFailure::Deadline => ("deadline", String::new()),
+    }
+}
+
+fn needs(why: &OperatorReason) -> (&'static str, String) {
+    match why {
+        OperatorReason::Unsupported { action } => ("unsupported", action.clone()),
+        OperatorReason::Exhausted { rung } => ("exhausted", rung.as_str().to_owned()),
+        OperatorReason::StillOpen => ("still_open", String::new()),
+    }
+}
+
+fn attempt(attempt: &Attempt) -> types::RepairAttempt {
+    types::RepairAttempt {
+        number: attempt.number,
+        rung: attempt.rung.as_str().to_owned(),
+        action: attempt.action.clone(),
+        object: attempt.object.clone(),
+        force: attempt.force,
+        boot_before: attempt.boot_before.as_str().to_owned(),
+        requested_at: attempt.requested_at,
+        deadline: attempt.deadline,
+        effect: match attempt.effect {
+            Effect::Pending => "pending",
+            Effect::Seen { .. } => "seen",
+            Effect::NotSeen => "not_seen",
+            Effect::Failed => "failed",
+        }
+        .to_owned(),
+    }
+}

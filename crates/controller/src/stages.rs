@@ -1,0 +1,61 @@
+//! What drain and remediation saw last of a node, for who asks: it is not stored, for a look makes it
+//! anew.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use decide::drain::{Blocker, PodRef};
+use health_event::NodeName;
+
+/// The last look over the pods of a node that is to be empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodLook {
+    /// What the drain waits for.
+    pub blockers: Vec<Blocker>,
+    /// What it does not wait for because the repair makes it harmless.
+    pub passed_over: Vec<PodRef>,
+}
+
+/// By node: at most one look of each kind. Cheap to clone; all clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct Stages(Arc<Mutex<Looks>>);
+
+#[derive(Debug, Default)]
+struct Looks {
+    pods: HashMap<NodeName, PodLook>,
+    repairs: HashMap<NodeName, &'static str>,
+}
+
+impl Stages {
+    /// What the drain saw; none: there is nothing to wait for.
+    pub fn set_pods(&self, node: &NodeName, look: Option<PodLook>) {
+        let mut looks = self.lock();
+        match look {
+            Some(look) => drop(looks.pods.insert(node.clone(), look)),
+            None => drop(looks.pods.remove(node)),
+        }
+    }
+
+    /// What the drain of a node waits for.
+    pub fn pods(&self, node: &NodeName) -> Option<PodLook> {
+        self.lock().pods.get(node).cloned()
+    }
+
+    /// What keeps a planned repair from being ordered.
+    pub fn set_repair_blocked(&self, node: &NodeName, by: Option<&'static str>) {
+        let mut looks = self.lock();
+        match by {
+            Some(by) => drop(looks.repairs.insert(node.clone(), by)),
+            None => drop(looks.repairs.remove(node)),
+        }
+    }
+
+    /// What keeps the planned repair of a node from being ordered.
+    pub fn repair_blocked(&self, node: &NodeName) -> Option<&'static str> {
+        self.lock().repairs.get(node).copied()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Looks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

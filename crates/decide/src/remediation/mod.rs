@@ -25,6 +25,7 @@
 //!   also when its faults are gone: a repair is not recalled by a recovery.
 //! - Every attempt has a deadline, also where its object or the node is gone.
 
+mod ended;
 mod plan;
 
 #[cfg(test)]
@@ -40,6 +41,7 @@ use jiff::Timestamp;
 use plan::{Booted, Plan, plan};
 
 use crate::later;
+pub use ended::ended;
 pub use plan::{Executor, FaultFacts, Mode, PastAttempt, Policy};
 
 /// What is known of the object of the present attempt.

@@ -9,11 +9,12 @@
 //! # Reading order
 //! [`names`] what exists and who writes it, [`marks`] the values of our annotations and labels,
 //! [`health_events`] the list that tells other programs which faults hold a node, [`reboot_node`] the
-//! order to reboot one.
+//! order to reboot one, [`remediation_state`] which of them repairs a node.
 
 pub mod health_events;
 pub mod marks;
 pub mod names;
 pub mod reboot_node;
+pub mod remediation_state;
 
 pub use marks::{AppliedTaint, ConditionList, IncidentMark, ValueError};

@@ -55,7 +55,11 @@ fn listed(root: &Path) -> BTreeSet<String> {
 
 fn present(root: &Path) -> anyhow::Result<BTreeSet<String>> {
     let folder = root.join("crates/wire/proto");
-    let files = ["health_event.proto", "warden/v1/agent.proto"];
+    let files = [
+        "health_event.proto",
+        "warden/v1/agent.proto",
+        "janitor/csp_provider.proto",
+    ];
     let set = protox::compile(files, [&folder]).context("compiling the .proto files")?;
     let ours = set
         .file

@@ -24,6 +24,12 @@ pub struct Status {
     /// not write and does not ask.
     #[serde(default)]
     pub other_quarantine_looked_at: Option<Timestamp>,
+    /// What the drain does: `enforce`, `dry_run` or `off`; empty = the controller does not tell.
+    #[serde(default)]
+    pub drain: String,
+    /// What the remediation does: `enforce`, `dry_run` or `off`; empty = the controller does not tell.
+    #[serde(default)]
+    pub remediation: String,
     /// Whether the whole process is ready.
     pub ready: bool,
     /// One line a part: `store: ready`.
@@ -34,6 +40,15 @@ pub struct Status {
     pub out: usize,
     /// Nodes withheld.
     pub withheld: usize,
+    /// Nodes whose drain waits or runs.
+    #[serde(default)]
+    pub draining: usize,
+    /// Nodes whose repair is planned or under way.
+    #[serde(default)]
+    pub repairing: usize,
+    /// Nodes that need a person (see [`NodeLine::needs_person`]).
+    #[serde(default)]
+    pub need_person: usize,
     /// Open faults that may have effects.
     pub open_faults: u64,
     /// Open faults that are only observed.
@@ -155,6 +170,16 @@ pub struct NodeLine {
     /// Somebody took Warden's marks off, and the incident is still open: the node is not out.
     #[serde(default)]
     pub given_back: bool,
+    /// State of its drain; none = nothing asked for one.
+    #[serde(default)]
+    pub drain: Option<String>,
+    /// State of its repair; none = none was thought of.
+    #[serde(default)]
+    pub repair: Option<String>,
+    /// Nothing goes on by itself: its drain failed, no repair is left, or the release waits for a
+    /// person.
+    #[serde(default)]
+    pub needs_person: bool,
 }
 
 /// `GET /api/v1/nodes/NAME`: everything that `warden explain` shows.
@@ -618,6 +643,15 @@ pub struct BreakerReset {
 #[serde(default, deny_unknown_fields)]
 pub struct HoldRequest {
     /// Why, for people.
+    pub reason: String,
+}
+
+/// Body of `POST /api/v1/nodes/NAME/release` and of `…/cancel`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReleaseRequest {
+    /// Why, for people; empty = not said.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
 

@@ -9,6 +9,7 @@ use tonic::{Code, Status};
 use tonic_prost::ProstEncoder;
 
 use crate::datamodels::HealthEvents;
+use crate::provider;
 use crate::warden::v1::{ReportReply, ReportRequest};
 
 /// Who sends a message, and so whose fault it is if it can't be decoded.
@@ -38,6 +39,26 @@ impl Undecodable for () {
 impl Undecodable for ReportReply {
     const CODE: Code = Code::Internal;
     const WANTED: &'static str = "warden.v1.ReportReply of agent.proto";
+}
+
+macro_rules! of_provider {
+    ($($message:ident $code:ident,)+) => {$(
+        impl Undecodable for provider::$message {
+            const CODE: Code = Code::$code;
+            const WANTED: &'static str = concat!(
+                "nvidia.nvsentinel.janitor.v1alpha1.", stringify!($message), " of csp_provider.proto"
+            );
+        }
+    )+};
+}
+
+of_provider! {
+    SendRebootSignalRequest InvalidArgument,
+    SendRebootSignalResponse Internal,
+    IsNodeReadyRequest InvalidArgument,
+    IsNodeReadyResponse Internal,
+    SendTerminateSignalRequest InvalidArgument,
+    SendTerminateSignalResponse Internal,
 }
 
 /// The codec of all services here; `build.rs` names it.

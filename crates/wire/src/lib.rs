@@ -54,5 +54,19 @@ pub mod warden {
     }
 }
 
+/// Who reboots machines: `nvidia.nvsentinel.janitor.v1alpha1.CSPProviderService`.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::pedantic,
+    clippy::or_fun_call,
+    clippy::wildcard_enum_match_arm,
+    clippy::allow_attributes_without_reason,
+    reason = "generated from proto/janitor/csp_provider.proto"
+)]
+pub mod provider {
+    tonic::include_proto!("nvidia.nvsentinel.janitor.v1alpha1");
+}
+
 /// Name of the header that carries the bearer token, on the socket as on TCP.
 pub const AUTHORIZATION: &str = "authorization";

@@ -29,10 +29,19 @@ pub enum Request {
         /// Why, for people.
         reason: String,
     },
-    /// End a node's incident.
+    /// End a person's hold of a node, else its incident.
     Release {
         /// Which.
         node: NodeName,
+        /// Why, for people; empty = not said.
+        reason: String,
+    },
+    /// End a node's incident, held or not.
+    Cancel {
+        /// Which.
+        node: NodeName,
+        /// Why, for people; empty = not said.
+        reason: String,
     },
 }
 
@@ -133,7 +142,13 @@ mod tests {
     async fn who_asks_is_answered_although_the_request_still_waits() {
         let (requests, mut taken_in) = channel();
         let node = NodeName::new("n").unwrap();
-        let asks = requests.ask(Request::Release { node }, "ann".into());
+        let asks = requests.ask(
+            Request::Cancel {
+                node,
+                reason: String::new(),
+            },
+            "ann".into(),
+        );
         assert_eq!(asks.await, Err(RequestError::Waits));
         // Who asked has gone, and the request is done all the same.
         assert_eq!(taken_in.recv().await.unwrap().actor, "ann");

@@ -92,9 +92,12 @@ const BAD: &[Case] = &[
     ("POST", "/api/v1/nodes/api-1/hold", "{\"surprise\":1}", 400, "bad_body", "surprise"),
     ("POST", "/api/v1/nodes/api-1/hold", LARGE, 413, "body_too_large", "65536"),
     ("POST", "/api/v1/nodes/api-1/hold?now=1", "{}", 400, "bad_query", "`now`"),
-    ("POST", "/api/v1/nodes/api-1/release", "{\"reason\":\"x\"}", 400, "bad_body", "reason"),
+    ("POST", "/api/v1/nodes/api-1/release", "{\"why\":\"x\"}", 400, "bad_body", "why"),
+    ("POST", "/api/v1/nodes/nobody/cancel", "", 404, "no_node", "nobody"),
+    ("POST", "/api/v1/nodes/api-1/cancel", "{\"why\":\"x\"}", 400, "bad_body", "why"),
     ("POST", "/api/v1/nodes/api-1/hold", "{}", 400, "no_reason", "say why"),
     ("POST", "/api/v1/nodes/api-1/hold", LONG, 400, "long_reason", "1024"),
+    ("POST", "/api/v1/nodes/api-1/cancel", LONG, 400, "long_reason", "1024"),
     ("POST", "/api/v1/nodes/api-1/hold", "{\"reason\":\"x\"}", 503, "quarantine_off", "profile"),
     ("POST", "/api/v1/nodes/api-1/close", "", 400, "bad_body", "fault"),
     ("POST", "/api/v1/nodes/api-1/close", "{\"fault\":\"none\"}", 404, "no_fault", "warden explain api-1"),
@@ -511,6 +514,7 @@ async fn before_the_nodes_were_read_none_is_said_not_to_be_there() {
         ("GET", "/api/v1/nodes/api-1/timeline", ""),
         ("POST", "/api/v1/nodes/api-1/hold", r#"{"reason":"x"}"#),
         ("POST", "/api/v1/nodes/api-1/release", ""),
+        ("POST", "/api/v1/nodes/api-1/cancel", ""),
         ("POST", "/api/v1/nodes/api-1/close", r#"{"fault":"x"}"#),
     ] {
         let (status, code, error) = problem(path, &ask(method, path, body).await);

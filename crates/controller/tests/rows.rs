@@ -233,7 +233,10 @@ async fn row_093_124_a_clean_node_stays_as_it_is_when_it_is_released_or_healthy(
     let before = metadata(&cluster.get("r-clean").await);
     controller.decided(healthy(&xid("r-clean", "0"))).await;
     let node = NodeName::new("r-clean").unwrap();
-    let release = Request::Release { node: node.clone() };
+    let release = Request::Release {
+        node: node.clone(),
+        reason: String::new(),
+    };
     let answer = controller
         .requests
         .ask(release, "tester".into())

@@ -49,7 +49,14 @@ async fn a_node_that_a_person_holds_stays_held() {
         let open = controller.context.store.open_incidents_of(node).unwrap();
         assert_eq!(open[0].held_by.as_deref(), Some("ann: maintenance"));
         assert!(is_cordoned(&cluster.get(node.as_str()).await));
-        ask(&controller, Request::Release { node: node.clone() }).await;
+        ask(
+            &controller,
+            Request::Release {
+                node: node.clone(),
+                reason: String::new(),
+            },
+        )
+        .await;
         cluster
             .until(node.as_str(), "released", |node| !is_marked(node))
             .await;
@@ -88,7 +95,14 @@ async fn a_node_that_does_not_name_its_faults_stays_out_until_a_person_releases_
         .await
         .unwrap();
         assert!(is_cordoned(&cluster.get(name).await), "{name}");
-        ask(&controller, Request::Release { node }).await;
+        ask(
+            &controller,
+            Request::Release {
+                node,
+                reason: String::new(),
+            },
+        )
+        .await;
         cluster
             .until(name, "released", |node| {
                 !is_cordoned(node) && !is_marked(node)

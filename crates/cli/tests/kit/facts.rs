@@ -25,11 +25,16 @@ pub(crate) fn status() -> api::Status {
         quarantine: "enforce".into(),
         other_quarantine: None,
         other_quarantine_looked_at: None,
+        drain: "off".into(),
+        remediation: "off".into(),
         ready: true,
         parts: vec!["store: ready".into(), "nodes: ready".into()],
         nodes: 8,
         out: 0,
         withheld: 0,
+        draining: 0,
+        repairing: 0,
+        need_person: 0,
         open_faults: 0,
         observed_faults: 0,
         restored_faults: 0,
@@ -61,6 +66,9 @@ pub(crate) fn node_line(name: &str, state: Option<&str>) -> api::NodeLine {
         state: state.map(str::to_owned),
         given_back: false,
         agent: "settled".into(),
+        drain: None,
+        repair: None,
+        needs_person: false,
     }
 }
 

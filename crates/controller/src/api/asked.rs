@@ -237,11 +237,6 @@ pub(super) async fn read_body<T: DeserializeOwned>(body: Body) -> Result<T, Fail
     serde_json::from_slice(bytes).map_err(|error| bad(&error.to_string()))
 }
 
-/// The body of a call that takes nothing.
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NoBody {}
-
 fn node_name(text: &str) -> Result<NodeName, Failed> {
     NodeName::new(text)
         .map_err(|error| Failed::new(StatusCode::BAD_REQUEST, "bad_node_name", error.to_string()))

@@ -14,9 +14,7 @@ use health_event::text::harmless;
 use health_event::{CloseCause, NodeName};
 use jiff::Timestamp;
 
-use super::asked::{
-    EventQuery, IncidentQuery, NoBody, NoQuery, OfIncident, OfNode, PAGE, Page, read_body,
-};
+use super::asked::{EventQuery, IncidentQuery, NoQuery, OfIncident, OfNode, PAGE, Page, read_body};
 use super::auth::ApiAuth;
 use super::failed::{self, Failed, no_node, nodes_unread};
 use super::watch::{self, Watches};
@@ -24,7 +22,7 @@ use super::{types, view};
 use crate::context::Context;
 use crate::requests::{Request as Ask, Requests};
 
-/// Bytes of a hold's reason at most: it stands in every look at the node.
+/// Bytes of a person's reason at most.
 const LONGEST_REASON: usize = 1_024;
 
 /// What the routes work on.
@@ -56,6 +54,7 @@ pub fn router(state: ApiState) -> Router {
         .route("/api/v1/nodes/{name}/timeline", get(timeline))
         .route("/api/v1/nodes/{name}/hold", post(hold))
         .route("/api/v1/nodes/{name}/release", post(release))
+        .route("/api/v1/nodes/{name}/cancel", post(cancel))
         .route("/api/v1/nodes/{name}/close", post(close))
         .route("/api/v1/incidents", get(incidents))
         .route("/api/v1/incidents/{id}", get(incident))
@@ -205,13 +204,7 @@ async fn hold(
             format!("node {node} is not held: `reason` is empty; say why, for the next person");
         return Err(Failed::new(StatusCode::BAD_REQUEST, "no_reason", text));
     }
-    if reason.len() > LONGEST_REASON {
-        let text = format!(
-            "node {node} is not held: `reason` has {} bytes; want at most {LONGEST_REASON}",
-            reason.len()
-        );
-        return Err(Failed::new(StatusCode::BAD_REQUEST, "long_reason", text));
-    }
+    short_enough(&reason, &format!("node {node} is not held"))?;
     ask(&state, Ask::Hold { node, reason }, actor).await
 }
 
@@ -222,9 +215,38 @@ async fn release(
     _: NoQuery,
     body: Body,
 ) -> Answer<types::Done> {
-    let NoBody {} = read_body(body).await?;
+    let types::ReleaseRequest { reason } = read_body(body).await?;
     must_know(&state, &node)?;
-    ask(&state, Ask::Release { node }, actor).await
+    short_enough(&reason, &format!("node {node} is not released"))?;
+    ask(&state, Ask::Release { node, reason }, actor).await
+}
+
+async fn cancel(
+    State(state): State<Arc<ApiState>>,
+    Extension(Actor(actor)): Extension<Actor>,
+    OfNode(node): OfNode,
+    _: NoQuery,
+    body: Body,
+) -> Answer<types::Done> {
+    let types::ReleaseRequest { reason } = read_body(body).await?;
+    must_know(&state, &node)?;
+    short_enough(
+        &reason,
+        &format!("the incident of node {node} is not ended"),
+    )?;
+    ask(&state, Ask::Cancel { node, reason }, actor).await
+}
+
+/// A reason stands in every look at the node.
+fn short_enough(reason: &str, undone: &str) -> Result<(), Failed> {
+    if reason.len() <= LONGEST_REASON {
+        return Ok(());
+    }
+    let text = format!(
+        "{undone}: `reason` has {} bytes; want at most {LONGEST_REASON}",
+        reason.len()
+    );
+    Err(Failed::new(StatusCode::BAD_REQUEST, "long_reason", text))
 }
 
 async fn close(

@@ -47,18 +47,24 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
     let open = context.store.open_incidents()?;
     let out = open.iter().filter(|i| is_out(context, i)).count();
     let withheld = open.iter().filter(|i| is_withheld(&i.quarantine)).count();
+    let config = &context.config;
     Ok(types::Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         profile: context.config.profile.as_str().to_owned(),
         dry_run: context.config.quarantine.dry_run,
-        quarantine: quarantine_word(context).to_owned(),
+        quarantine: mode_word(config.quarantine.enabled, config.quarantine.dry_run).to_owned(),
         other_quarantine: quarantine::other(&context.store)?,
         other_quarantine_looked_at: looked_at(context),
+        drain: mode_word(config.drain.enabled, config.drain.dry_run).to_owned(),
+        remediation: mode_word(config.remediation.enabled, config.remediation.dry_run).to_owned(),
         ready,
         parts: parts.lines().map(str::to_owned).collect(),
         nodes: nodes.len(),
         out,
         withheld,
+        draining: open.iter().filter(|i| stages::drains(i)).count(),
+        repairing: open.iter().filter(|i| stages::repairs(i)).count(),
+        need_person: open.iter().filter(|i| stages::needs_person(i)).count(),
         open_faults: stats.open_faults,
         observed_faults: stats.observed_faults,
         restored_faults: faults.iter().filter(|fault| is_restored(fault)).count(),
@@ -120,15 +126,12 @@ fn looked_at(context: &Context) -> Option<Timestamp> {
     at.filter(|_| second > 0)
 }
 
-/// What the module does, as [`types::Status::quarantine`] says it.
-fn quarantine_word(context: &Context) -> &'static str {
-    let quarantine = &context.config.quarantine;
-    if !quarantine.enabled {
-        "off"
-    } else if quarantine.dry_run {
-        "dry_run"
-    } else {
-        "enforce"
+/// What a module does, as [`types::Status::quarantine`] says it.
+fn mode_word(enabled: bool, dry_run: bool) -> &'static str {
+    match (enabled, dry_run) {
+        (false, _) => "off",
+        (true, true) => "dry_run",
+        (true, false) => "enforce",
     }
 }
 
@@ -163,25 +166,27 @@ pub(super) fn node_lines(
         }
     }
     let open = context.store.open_incidents()?;
-    let states: HashMap<&NodeName, (&str, bool)> = open
-        .iter()
-        .map(|i| (&i.node, (i.quarantine.as_str(), is_given_back(context, i))))
-        .collect();
+    let incidents: HashMap<&NodeName, &incident::Incident> =
+        open.iter().map(|i| (&i.node, i)).collect();
     let mut lines = Vec::new();
     for node in context.nodes.all() {
         let agent = match doubts.get(&node.name) {
             Some(doubt) => doubt,
             None => agent_word(context, &node.name, Some(&node), now)?.1,
         };
+        let incident = incidents.get(&node.name).copied();
         lines.push(types::NodeLine {
             name: node.name.to_string(),
             pool: context.nodes.pool_of(&node).to_owned(),
             cordoned: node.is_cordoned(),
             ready: ready(&node),
             open_faults: faults.get(&node.name).copied().unwrap_or_default(),
-            state: states.get(&node.name).map(|(state, _)| (*state).to_owned()),
+            state: incident.map(|i| i.quarantine.as_str().to_owned()),
             agent: agent.to_owned(),
-            given_back: states.get(&node.name).is_some_and(|(_, back)| *back),
+            given_back: incident.is_some_and(|i| is_given_back(context, i)),
+            drain: incident.and_then(|i| Some(i.drain.as_ref()?.status.as_str().to_owned())),
+            repair: incident.and_then(|i| Some(i.repair.as_ref()?.status.as_str().to_owned())),
+            needs_person: incident.is_some_and(stages::needs_person),
         });
     }
     lines.sort_by(|a, b| a.name.cmp(&b.name));
@@ -293,13 +298,8 @@ fn blocked_by(
     if is_listed && !config.allow_protected {
         list.push("protected".to_owned());
     }
-    let mut taints = node.taints.iter().flatten();
-    if let Some(taint) = taints.find(|t| *t.key == *names::EXTERNAL_REMEDIATION.text) {
-        list.push(format!("external_owner {}={}", taint.key, taint.value));
-    }
-    let label = names::EXTERNALLY_MANAGED.text;
-    if node.label(label) == Some("false") {
-        list.push(format!("external_owner {label}=false"));
+    if let Some(owner) = node.external_owner(&config.external_owners) {
+        list.push(format!("external_owner {owner}"));
     }
     if quarantine::waits_for_word(&context.store, &node.name)? {
         list.push("given_back".to_owned());

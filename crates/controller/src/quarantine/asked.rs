@@ -60,11 +60,26 @@ pub(super) async fn take_in(module: &Module, mut requests: mpsc::Receiver<Asked>
                     Some(answer),
                 );
             }
-            Asks::Release { node } => {
+            Asks::Release { node, reason } => {
                 let kind = module.kind_of_release(&node);
+                let actor = with_reason(actor, &reason);
+                module.ask(&node, Request { kind, actor }, Some(answer));
+            }
+            Asks::Cancel { node, reason } => {
+                let kind = RequestKind::Cancel;
+                let actor = with_reason(actor, &reason);
                 module.ask(&node, Request { kind, actor }, Some(answer));
             }
         }
+    }
+}
+
+/// Who ends something, and why: `ann (the fan is new)`, as every step and hold of it tells.
+fn with_reason(actor: String, reason: &str) -> String {
+    if reason.is_empty() {
+        actor
+    } else {
+        format!("{actor} ({reason})")
     }
 }
 

@@ -162,7 +162,13 @@ async fn a_person_holds_a_node_and_gives_it_back() {
     controller.until_state("q-hold", "Quarantined").await;
     controller
         .requests
-        .ask(Request::Release { node }, "ann".into())
+        .ask(
+            Request::Release {
+                node,
+                reason: "the fan is new".into(),
+            },
+            "ann".into(),
+        )
         .await
         .unwrap()
         .unwrap();
@@ -184,6 +190,58 @@ async fn a_person_holds_a_node_and_gives_it_back() {
             .unwrap()
             .is_err()
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancel_ends_a_held_incident_holds_what_is_open_and_tells_who_and_why() {
+    let cluster = Cluster::with_nodes(&["q-cancel"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let controller = Controller::start(&cluster, folder.path()).await;
+    let fault = quarantined(&cluster, &controller, "q-cancel", "Test").await;
+    let node = NodeName::new("q-cancel").unwrap();
+    let hold = Request::Hold {
+        node: node.clone(),
+        reason: "heat".into(),
+    };
+    let cancel = Request::Cancel {
+        node: node.clone(),
+        reason: "known, and harmless".into(),
+    };
+    for (request, who) in [(hold, "ann"), (cancel, "bob")] {
+        let done = controller.requests.ask(request, who.into()).await;
+        let done = done.unwrap().unwrap();
+        assert!(!done.only_recorded, "{done:?}");
+    }
+    cluster
+        .until("q-cancel", "given back", |node| {
+            !is_cordoned(node) && !is_marked(node)
+        })
+        .await;
+    let closed = controller.until_closed("q-cancel").await;
+    assert_eq!(closed, "Closed(CancelledByPerson)");
+    let who = "bob (known, and harmless)";
+    let of = event_store::TransitionsOf::Node(&node);
+    let steps = controller.context.store.transitions(of, 0, 100).unwrap();
+    let cause = |cause: &str| serde_json::from_str::<Value>(cause).unwrap();
+    let mut causes = steps.iter().map(|step| cause(&step.cause));
+    let told = causes.find(|cause| cause["reason"] == "person_cancel");
+    let told = told.expect("a step that tells of the cancel");
+    assert_eq!(told["text"], json!(format!("{who} ended the incident")));
+    let machine = controller.context.nodes.get(&node).unwrap();
+    let machine = controller.context.store.machine(machine.machine()).unwrap();
+    let holds = machine.unwrap().holds.clone();
+    assert_eq!(holds.len(), 1, "{holds:?}");
+    assert_eq!((holds[0].actor.as_str(), holds[0].faults.len()), (who, 1));
+    // What was open is held; another device is new.
+    let again = HealthEvent {
+        message: "again".into(),
+        ..fault
+    };
+    controller.append(again).await;
+    controller.append(fatal("q-cancel", "Test", "1")).await;
+    let node = cluster.until("q-cancel", "out again", is_marked).await;
+    let events = annotation(&node, "quarantineHealthEvent").unwrap();
+    assert!(!events.contains("again"), "{events}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

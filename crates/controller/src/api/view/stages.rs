@@ -3,13 +3,41 @@
 use decide::drain::{BlockedBy, Blocker, PodRef};
 use health_event::NodeName;
 use health_event::incident::{
-    Attempt, Drain, DrainStatus, DrainWait, Effect, OperatorReason, Repair, RepairFailure,
-    RepairStatus,
+    Attempt, Drain, DrainStatus, DrainWait, Effect, Incident, OperatorReason, Repair,
+    RepairFailure, RepairStatus,
 };
 use jiff::Timestamp;
 
 use crate::api::types;
 use crate::context::Context;
+
+/// Whether the node of an open incident is to be empty and is not.
+pub(super) fn drains(incident: &Incident) -> bool {
+    match incident.drain.as_ref().map(|drain| &drain.status) {
+        Some(DrainStatus::Waiting(_) | DrainStatus::Draining(_)) => true,
+        Some(DrainStatus::Drained | DrainStatus::Failed(_) | DrainStatus::Cancelled) | None => {
+            false
+        }
+    }
+}
+
+/// Whether a repair is planned or under way.
+pub(super) fn repairs(incident: &Incident) -> bool {
+    match incident.repair.as_ref().map(|repair| &repair.status) {
+        Some(RepairStatus::Planned { .. }) => true,
+        Some(status) => status.is_under_way(),
+        None => false,
+    }
+}
+
+/// Whether nothing goes on by itself.
+pub(super) fn needs_person(incident: &Incident) -> bool {
+    let drain = incident.drain.as_ref().map(|drain| &drain.status);
+    let repair = incident.repair.as_ref().map(|repair| &repair.status);
+    incident.needs_operator.is_some()
+        || matches!(drain, Some(DrainStatus::Failed(_)))
+        || matches!(repair, Some(RepairStatus::NeedsOperator(_)))
+}
 
 pub(super) fn drain(context: &Context, node: &NodeName, drain: &Drain) -> types::Drain {
     let waits = matches!(

@@ -59,5 +59,6 @@ pub(crate) fn incident(drain: Option<DrainStatus>) -> Incident {
         needs_operator: None,
         held_by: None,
         faults_unknown: false,
+        reasserted: Vec::new(),
     }
 }

@@ -120,6 +120,8 @@ struct IncidentRecord {
     held_by: Option<String>,
     #[serde(default)]
     faults_unknown: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    reasserted: Vec<Timestamp>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -330,6 +332,7 @@ pub(crate) fn incident(incident: &Incident) -> Result<String, BadRecord> {
         needs_operator: incident.needs_operator.clone(),
         held_by: incident.held_by.clone(),
         faults_unknown: incident.faults_unknown,
+        reasserted: incident.reasserted.clone(),
     };
     Ok(serde_json::to_string(&record)?)
 }
@@ -363,6 +366,7 @@ pub(crate) fn decode_incident(json: &str) -> Result<Incident, BadRecord> {
         needs_operator: record.needs_operator,
         held_by: record.held_by,
         faults_unknown: record.faults_unknown,
+        reasserted: record.reasserted,
     })
 }
 

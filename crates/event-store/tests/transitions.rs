@@ -40,6 +40,7 @@ pub(crate) fn incident(id: &str, uid: &str, version: u64) -> Incident {
         needs_operator: None,
         held_by: None,
         faults_unknown: false,
+        reasserted: Vec::new(),
         drain: None,
         repair: None,
     }

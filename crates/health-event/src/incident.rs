@@ -549,7 +549,13 @@ pub struct Incident {
     /// Rebuilt from a node whose annotation does not name all that it is out for (the store was
     /// lost): release waits for the agent's settled report.
     pub faults_unknown: bool,
+    /// When the uncordon of a co-operating controller was answered, newest last, one more than
+    /// [`REASSERTS`] at most: only under policy `reassert`.
+    pub reasserted: Vec<Timestamp>,
 }
+
+/// How often in an hour a cordon is put back that a co-operating controller took off.
+pub const REASSERTS: usize = 3;
 
 impl Incident {
     /// Faults that are still open.

@@ -223,6 +223,18 @@ pub const CORDON_BY_VALUE: &str = "Warden";
 pub const LABEL_PREFIX: &str = "k8saas.nvidia.com/";
 /// Value of [`STATE_LABEL`] while a node is out and nothing else is under way.
 pub const STATE_QUARANTINED: &str = "quarantined";
+/// The same while its pods are moved off.
+pub const STATE_DRAINING: &str = "draining";
+/// The same once they are gone.
+pub const STATE_DRAIN_SUCCEEDED: &str = "drain-succeeded";
+/// The same where they are not gone in time.
+pub const STATE_DRAIN_FAILED: &str = "drain-failed";
+/// The same while a repair is ordered or runs.
+pub const STATE_REMEDIATING: &str = "remediating";
+/// The same once its effect was seen.
+pub const STATE_REMEDIATION_SUCCEEDED: &str = "remediation-succeeded";
+/// The same where nothing more is done by itself.
+pub const STATE_REMEDIATION_FAILED: &str = "remediation-failed";
 /// Working values of [`DRIVER_UPGRADE_STATE`], as the GPU operator writes them.
 pub const DRIVER_UPGRADE_WORKING: [&str; 9] = [
     "cordon-required",

@@ -36,6 +36,8 @@ pub struct QuarantineConfig {
     pub cooperators: Vec<Cooperator>,
     /// What an uncordon by one of them leads to.
     pub cooperator_policy: CooperatorPolicy,
+    /// Keys of labels, annotations or taints that say that somebody else repairs the node.
+    pub external_owners: BTreeSet<String>,
     /// Shipped rule sets that are switched off or on beyond the default, by name.
     pub shipped_off: BTreeSet<String>,
     /// See [`QuarantineConfig::shipped_off`].
@@ -62,17 +64,19 @@ pub struct Cooperator {
 pub enum CooperatorPolicy {
     /// Keep a NoSchedule taint of ours.
     Taint,
+    /// Cordon again, three times an hour at most, then as `taint`.
+    Reassert,
     /// Leave it.
     Yield,
 }
 
 impl CooperatorPolicy {
-    const ALLOWED: &'static str =
-        "taint or yield (reassert is not part of this version; taint keeps new pods away as well)";
+    const ALLOWED: &'static str = "taint, reassert or yield";
 
     fn from_name(name: &str) -> Option<Self> {
         match name {
             "taint" => Some(Self::Taint),
+            "reassert" => Some(Self::Reassert),
             "yield" => Some(Self::Yield),
             _ => None,
         }
@@ -219,6 +223,9 @@ impl QuarantineConfig {
                 CooperatorPolicy::ALLOWED,
                 CooperatorPolicy::from_name,
             ),
+            external_owners: names(&mut s, ("external_owners", help::EXTERNAL_OWNERS), |text| {
+                labels::is_key(text).then(|| text.to_owned())
+            }),
             shipped_off: names(&mut s, ("shipped_off", help::SHIPPED_OFF), any_name),
             shipped_on: names(&mut s, ("shipped_on", help::SHIPPED_ON), any_name),
             rule_change: s.name(
@@ -247,6 +254,8 @@ mod help {
         "Whether protected and control-plane nodes are acted on all the same";
     pub(super) const COOPERATOR_POLICY: &str =
         "What follows when a co-operating controller uncordons a node of ours";
+    pub(super) const EXTERNAL_OWNERS: &str = "Keys of labels, annotations or taints that say that \
+        somebody else repairs the node: no repair and no release while one stands";
     pub(super) const RULE_CHANGE: &str = "What becomes of new rule sets that match more nodes at once \
         than the breaker lets go: refuse keeps those that ran before, warn lets the breaker withhold";
     pub(super) const SHIPPED_OFF: &str = "Shipped rule sets not to use";

@@ -19,6 +19,7 @@ mod owner;
 mod typical;
 pub mod watch;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use decide::quarantine::CordonOwner;
@@ -151,6 +152,24 @@ impl NodeFacts {
             !is_ours && value.is_some_and(|value| !value.is_empty())
         };
         marks.into_iter().map(|mark| mark.text).filter(has)
+    }
+
+    /// Who else repairs the node at the moment: the reference's taint or label, or one of these keys of
+    /// labels, annotations and taints, as `key=value`.
+    pub fn external_owner(&self, keys: &BTreeSet<String>) -> Option<String> {
+        let said = |(key, value): (&str, &str)| format!("{key}={value}");
+        let is_owner = |key: &str| *key == *names::EXTERNAL_REMEDIATION.text || keys.contains(key);
+        let mut taints = self.taints.iter().flatten();
+        if let Some(taint) = taints.find(|taint| is_owner(&taint.key)) {
+            return Some(said((&taint.key, &taint.value)));
+        }
+        let label = names::EXTERNALLY_MANAGED.text;
+        if self.label(label) == Some("false") {
+            return Some(said((label, "false")));
+        }
+        let of = |key: &String| Some((key.clone(), self.label(key).or(self.annotation(key))?));
+        let (key, value) = keys.iter().find_map(of)?;
+        Some(said((&key, value)))
     }
 
     /// The machine behind the node: system UUID, else provider id, else the UID of the object.

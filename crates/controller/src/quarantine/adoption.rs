@@ -174,6 +174,7 @@ fn ended_by_person(id: IncidentId, node: &NodeFacts, now: Timestamp) -> Incident
         needs_operator: None,
         held_by: None,
         faults_unknown: false,
+        reasserted: Vec::new(),
         drain: None,
         repair: None,
     }

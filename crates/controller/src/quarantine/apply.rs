@@ -67,9 +67,11 @@ impl Apply {
         }
         let takes_more = match write.kind {
             WriteKind::Apply => true,
-            WriteKind::Update | WriteKind::Release | WriteKind::StepBack | WriteKind::CleanUp => {
-                false
-            }
+            WriteKind::Update
+            | WriteKind::Release
+            | WriteKind::StepBack
+            | WriteKind::CleanUp
+            | WriteKind::State => false,
         };
         if takes_more && node.annotation(k8s_api::names::PAUSE.text).is_some() {
             return Err(Blocked::Paused);
@@ -92,6 +94,7 @@ impl Apply {
             WriteKind::Release => "release",
             WriteKind::StepBack => "removal of the marks",
             WriteKind::CleanUp => "removal of stray marks",
+            WriteKind::State => "change of the state label",
         };
         let metadata = self
             .kube

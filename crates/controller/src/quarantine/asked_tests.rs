@@ -27,6 +27,7 @@ fn incident(state: QuarantineStatus, held_by: Option<&str>) -> Incident {
         needs_operator: None,
         held_by: held_by.map(str::to_owned),
         faults_unknown: false,
+        reasserted: Vec::new(),
         drain: None,
         repair: None,
     }

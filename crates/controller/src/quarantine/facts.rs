@@ -11,6 +11,7 @@ use health_event::incident::Taint;
 use health_event::{BootId, Sender};
 use k8s_api::names;
 
+use crate::config::QuarantineConfig;
 use crate::kubernetes::patch::{annotation_name, label_key};
 use crate::nodes::{self, ConditionStatus};
 
@@ -39,11 +40,17 @@ pub(super) fn node_facts(
     node: &nodes::NodeFacts,
     pool: &str,
     policy: &Policy,
-    label_prefix: &str,
+    config: &QuarantineConfig,
 ) -> NodeFacts {
     let annotation =
         |key: Annotation| Some((key, node.annotation(annotation_name(key).text)?.to_owned()));
-    let label = |key: Label| Some((key, node.label(&label_key(key, label_prefix))?.to_owned()));
+    let label = |key: Label| {
+        Some((
+            key,
+            node.label(&label_key(key, &config.label_prefix))?
+                .to_owned(),
+        ))
+    };
     NodeFacts {
         name: node.name.clone(),
         uid: node.uid.to_string(),
@@ -67,7 +74,7 @@ pub(super) fn node_facts(
             .iter()
             .filter_map(|c| cooperator_value(node, c))
             .collect(),
-        external_owner: external_owner(node),
+        external_owner: node.external_owner(&config.external_owners),
         pool: pool.to_owned(),
         control_plane: node.label(names::CONTROL_PLANE.text).is_some(),
         opted_out: node.label(names::MANAGED_BY.text) == Some("false"),
@@ -90,19 +97,6 @@ fn cooperator_value(node: &nodes::NodeFacts, cooperator: &Cooperator) -> Option<
     let key = &cooperator.key;
     let value = node.label(key).or_else(|| node.annotation(key))?;
     Some((key.clone(), value.to_owned()))
-}
-
-fn external_owner(node: &nodes::NodeFacts) -> Option<String> {
-    let taint = node
-        .taints
-        .iter()
-        .flatten()
-        .find(|t| *t.key == *names::EXTERNAL_REMEDIATION.text);
-    if let Some(taint) = taint {
-        return Some(format!("{}={}", taint.key, taint.value));
-    }
-    let label = names::EXTERNALLY_MANAGED.text;
-    (node.label(label) == Some("false")).then(|| format!("{label}=false"))
 }
 
 /// An open fault as the decision sees it.

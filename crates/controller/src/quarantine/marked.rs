@@ -17,7 +17,6 @@ pub(super) fn count(
     context: &Context,
     breaker: &Breaker,
     policy: &Policy,
-    label_prefix: &str,
     nodes: &[NodeName],
 ) -> Result<(), ReadError> {
     let store = &context.store;
@@ -26,7 +25,7 @@ pub(super) fn count(
             continue;
         }
         let pool = context.nodes.pool_of(&node);
-        let facts = facts::node_facts(&node, pool, policy, label_prefix);
+        let facts = facts::node_facts(&node, pool, policy, &context.config.quarantine);
         let origin = mark_origin(store, Some(&facts), None)?;
         if decide::quarantine::will_be_adopted(&facts, origin) {
             let cause = Cause {

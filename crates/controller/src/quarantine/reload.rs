@@ -194,12 +194,7 @@ fn beyond(
             continue;
         };
         let pool = context.nodes.pool_of(&node).to_owned();
-        let seen = facts::node_facts(
-            &node,
-            &pool,
-            policy,
-            &context.config.quarantine.label_prefix,
-        );
+        let seen = facts::node_facts(&node, &pool, policy, &context.config.quarantine);
         let protected = seen.control_plane || policy.protected_nodes.contains(&name);
         let left = seen.opted_out || (protected && !policy.allow_protected);
         if left || has_incident.contains(&*node.uid) {

@@ -122,8 +122,7 @@ async fn serve(
         reference,
     };
     let policy = settings::policy(&config, until);
-    marked::count(&context, &breaker, &policy, &config.label_prefix, &first)
-        .map_err(|e| start(&e))?;
+    marked::count(&context, &breaker, &policy, &first).map_err(|e| start(&e))?;
     let rules = reload::begin(&context, &policy, &breaker, rules)
         .await
         .map_err(|e| start(&e))?;

@@ -58,6 +58,7 @@ fn incident(faults: Vec<IncidentFault>) -> Incident {
         needs_operator: None,
         held_by: None,
         faults_unknown: false,
+        reasserted: Vec::new(),
         drain: None,
         repair: None,
     }

@@ -74,6 +74,10 @@ pub fn wanted(config: &QuarantineConfig, rules: &RuleSets) -> Wanted {
         wanted.labels.extend([cooperator.key.clone()]);
         wanted.annotations.extend([cooperator.key.clone()]);
     }
+    wanted.labels.extend(config.external_owners.iter().cloned());
+    wanted
+        .annotations
+        .extend(config.external_owners.iter().cloned());
     for path in rules.node_paths() {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         match path.as_slice() {
@@ -140,6 +144,7 @@ pub(super) fn policy(config: &QuarantineConfig, first_action_until: Option<Times
         cooperators: config.cooperators.iter().map(cooperator).collect(),
         cooperator_policy: match config.cooperator_policy {
             config::CooperatorPolicy::Taint => CooperatorPolicy::Taint,
+            config::CooperatorPolicy::Reassert => CooperatorPolicy::Reassert,
             config::CooperatorPolicy::Yield => CooperatorPolicy::Yield,
         },
         cooperator_taint: Taint {

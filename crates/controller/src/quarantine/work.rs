@@ -221,7 +221,7 @@ impl Module {
         let machine = self.machine(&machine_id, node.as_deref(), &agent)?;
         let facts = node.as_ref().map(|n| {
             let pool = self.context.nodes.pool_of(n);
-            facts::node_facts(n, pool, &self.policy, &self.apply.label_prefix)
+            facts::node_facts(n, pool, &self.policy, &self.context.config.quarantine)
         });
         let rules = self.rules.now();
         let faults = match &node {

@@ -281,6 +281,8 @@ pub enum WriteKind {
     StepBack,
     /// Removes marks without an incident.
     CleanUp,
+    /// Says how far drain and repair are.
+    State,
 }
 
 /// What must still be as read, or the write must fail.

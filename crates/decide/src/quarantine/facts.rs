@@ -201,6 +201,9 @@ pub enum CooperatorPolicy {
     /// Keep a NoSchedule taint of ours.
     #[default]
     Taint,
+    /// Cordon again, at most [`health_event::incident::REASSERTS`] times an hour, then as
+    /// [`Self::Taint`].
+    Reassert,
     /// Let it be until the controller has finished; then the cordon comes back.
     Yield,
 }

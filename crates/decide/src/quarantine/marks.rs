@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use health_event::incident::{Incident, Marks, QuarantineStatus, Taint};
+use health_event::incident::{Incident, Marks, QuarantineStatus, REASSERTS, Taint};
 use jiff::Timestamp;
 use k8s_api::marks::{cordon_reason, hold_text, label_timestamp, uncordon_reason};
 use k8s_api::names::{self, label_value};
@@ -10,6 +10,7 @@ use k8s_api::{AppliedTaint, IncidentMark};
 
 use super::annotated::open_events;
 use super::decision::{NodeWrite, Preconditions, WriteKind};
+use super::derived::state_label;
 use super::facts::{Annotation, CooperatorPolicy, Label, NodeFacts, TaintRead, View};
 use super::on_node::{MarkRead, OnNode, has_taint, is_cordoned, taints};
 use crate::rules::wanted;
@@ -53,7 +54,7 @@ pub(super) fn plan(view: &View<'_>, node: &NodeFacts, on: &OnNode, incident: &In
     marks.cordon |= cordon;
     marks.taints.extend(taints);
     marks.reasons = names.into_iter().map(str::to_owned).collect();
-    step_aside(view, node, on, &mut marks);
+    step_aside(view, node, on, incident, &mut marks);
     let fits = |taint: &Taint| {
         let clash = |t: &TaintRead| {
             t.taint.key == taint.key && t.taint.effect == taint.effect && t.taint != *taint
@@ -89,8 +90,15 @@ pub(super) fn asks_nothing(
 }
 
 /// While a cooperating controller works and has uncordoned the node, a taint of ours keeps it out
-/// in the cordon's place, or, by policy `yield`, nothing does.
-fn step_aside(view: &View<'_>, node: &NodeFacts, on: &OnNode, marks: &mut Marks) {
+/// in the cordon's place, or, by policy `yield`, nothing does; by `reassert` the cordon comes back
+/// until that was done too often.
+fn step_aside(
+    view: &View<'_>,
+    node: &NodeFacts,
+    on: &OnNode,
+    incident: &Incident,
+    marks: &mut Marks,
+) {
     let taint = &view.policy.cooperator_taint;
     let uncordoned = on.cordon && !is_cordoned(node);
     let aside = on.applied(taint).is_some();
@@ -99,7 +107,8 @@ fn step_aside(view: &View<'_>, node: &NodeFacts, on: &OnNode, marks: &mut Marks)
         return;
     }
     match view.policy.cooperator_policy {
-        CooperatorPolicy::Taint if uncordoned || aside => {
+        CooperatorPolicy::Reassert if incident.reasserted.len() <= REASSERTS => {}
+        CooperatorPolicy::Taint | CooperatorPolicy::Reassert if uncordoned || aside => {
             marks.cordon = false;
             marks.taints.insert(taint.clone());
         }
@@ -109,7 +118,7 @@ fn step_aside(view: &View<'_>, node: &NodeFacts, on: &OnNode, marks: &mut Marks)
         {
             marks.cordon = false;
         }
-        CooperatorPolicy::Taint | CooperatorPolicy::Yield => {}
+        CooperatorPolicy::Taint | CooperatorPolicy::Reassert | CooperatorPolicy::Yield => {}
     }
 }
 
@@ -249,10 +258,9 @@ pub(super) fn apply(
     draft.remove_annotation(node, Annotation::UncordonedManually);
     draft.remove_annotation(node, Annotation::UntaintedManually);
     label_cordon(view, node, on, incident, now, &mut draft);
-    if !node.labels.contains_key(&Label::State) {
-        draft
-            .labels
-            .insert(Label::State, Some(names::STATE_QUARANTINED.to_owned()));
+    let state = state_label(incident);
+    if node.labels.get(&Label::State).is_none_or(|is| is != state) {
+        draft.labels.insert(Label::State, Some(state.to_owned()));
     }
     let first = on.carries(incident).is_none();
     let kind = if first {

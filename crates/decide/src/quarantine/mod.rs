@@ -39,6 +39,7 @@
 mod adoption;
 mod annotated;
 mod decision;
+mod derived;
 mod facts;
 mod joining;
 mod marks;
@@ -55,6 +56,7 @@ pub use decision::{
     Decision, NodeWrite, Note, PermitRequest, Preconditions, Reason, StrayMarks, Transition,
     WriteKind,
 };
+pub use derived::state_label;
 pub use facts::{
     AgentFacts, Annotation, Cooperator, CooperatorPolicy, CordonOwner, FaultFacts, Label,
     MarkOrigin, Mode, NodeFacts, Policy, Request, RequestKind, TaintRead, View, WriteFeedback,
@@ -66,7 +68,7 @@ use health_event::incident::{
 };
 use jiff::{SignedDuration, Timestamp};
 
-use crate::later;
+use crate::{drain, later, remediation};
 
 /// How long a hold that is over waits for its agent's report between two looks: short beside a
 /// report's interval (60 s to 5 min), and only nodes whose hold is over are looked at.
@@ -133,6 +135,16 @@ fn moved(incident: &Incident, to: QuarantineStatus, reason: Reason, now: Timesta
     next.quarantine = to.clone();
     if to.is_closed() {
         next.closed_at = Some(now);
+    }
+    match to {
+        QuarantineStatus::Releasing(_) | QuarantineStatus::Closed(_) => {
+            next.drain = drain::ended(next.drain.as_ref(), now);
+            next.repair = remediation::ended(next.repair.as_ref(), now);
+        }
+        QuarantineStatus::Withheld(_)
+        | QuarantineStatus::Observed
+        | QuarantineStatus::Applying
+        | QuarantineStatus::Quarantined => {}
     }
     if !to.is_out() {
         next.marks_observed = false;

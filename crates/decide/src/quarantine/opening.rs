@@ -320,6 +320,7 @@ pub(super) fn blank_for(
         needs_operator: None,
         held_by: None,
         faults_unknown: false,
+        reasserted: Vec::new(),
         drain: None,
         repair: None,
     }

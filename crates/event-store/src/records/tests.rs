@@ -74,6 +74,7 @@ fn sample(quarantine: QuarantineStatus) -> Incident {
         needs_operator: Some("agent not settled".into()),
         held_by: Some("ada".into()),
         faults_unknown: true,
+        reasserted: Vec::new(),
     }
 }
 

@@ -240,7 +240,7 @@ fn is_releasing(incident: &Incident) -> bool {
 fn takes_out(write: &NodeWrite) -> bool {
     match write.kind {
         WriteKind::Apply | WriteKind::Update => true,
-        WriteKind::Release | WriteKind::StepBack | WriteKind::CleanUp => false,
+        WriteKind::Release | WriteKind::StepBack | WriteKind::CleanUp | WriteKind::State => false,
     }
 }
 

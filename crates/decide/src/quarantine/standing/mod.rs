@@ -4,16 +4,21 @@ mod recovery;
 mod waiting;
 
 use health_event::FaultId;
-use health_event::incident::{CloseReason, Incident, Marks, QuarantineStatus};
-use jiff::Timestamp;
+use health_event::incident::{CloseReason, Incident, Marks, QuarantineStatus, REASSERTS};
+use jiff::{SignedDuration, Timestamp};
 
 use super::decision::{Decision, Note, Reason, Transition, WriteKind};
-use super::facts::{Annotation, Mode, NodeFacts, Request, RequestKind, View, WriteFeedback};
+use super::facts::{
+    Annotation, CooperatorPolicy, Mode, NodeFacts, Request, RequestKind, View, WriteFeedback,
+};
 use super::joining::{blocked, candidates, hold_open_faults, refresh};
 use super::on_node::{self, MarkRead, OnNode};
 use super::opening::{applying, applying_marks};
-use super::{marks, moved, observed_only, waits_instead, wake};
+use super::{derived, marks, moved, observed_only, waits_instead, wake};
 use crate::later;
+
+/// In which [`REASSERTS`] are counted.
+const AN_HOUR: SignedDuration = SignedDuration::from_hours(1);
 
 pub(super) fn decide(
     view: &View<'_>,
@@ -329,7 +334,14 @@ impl Look<'_> {
             }
         } else {
             let reason = Reason::CooperatorUncordon(key.to_owned());
-            self.apply(next.clone(), reason)
+            let mut next = next.clone();
+            if self.view.policy.cooperator_policy == CooperatorPolicy::Reassert {
+                next.reasserted.retain(|at| later(*at, AN_HOUR) > self.now);
+                next.reasserted.push(self.now);
+                let over = next.reasserted.len().saturating_sub(REASSERTS + 1);
+                next.reasserted.drain(..over);
+            }
+            self.apply(next, reason)
         };
         decision.notes.push(note);
         decision
@@ -343,6 +355,26 @@ impl Look<'_> {
     // Quarantined: our marks were seen on the node.
 
     fn quarantined(&self) -> Decision {
+        let mut decision = self.at_rest();
+        let rests = match &decision.incident {
+            Some(next) => next.quarantine == QuarantineStatus::Quarantined,
+            None => true,
+        };
+        let may_write = self.view.feedback == WriteFeedback::Idle
+            && self.cannot_write().is_none()
+            && observed_only(self.view, self.node).is_none();
+        if rests
+            && may_write
+            && decision.write.is_none()
+            && self.on.carries(self.incident).is_some()
+        {
+            let incident = decision.incident.as_ref().unwrap_or(self.incident);
+            decision.write = derived::write(self.node, incident);
+        }
+        decision
+    }
+
+    fn at_rest(&self) -> Decision {
         let mut notes = Vec::new();
         let (mut next, changed) = self.refreshed(&mut notes);
         let idle = self.cannot_write().is_some();

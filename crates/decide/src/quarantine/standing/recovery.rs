@@ -1,6 +1,7 @@
 //! A node on which no fault of the incident is open any more: what it still waits for.
 
-use health_event::incident::{CloseReason, Incident};
+use health_event::incident::{CloseReason, Effect, Incident};
+use jiff::Timestamp;
 
 use super::Look;
 use crate::later;
@@ -42,6 +43,9 @@ impl Look<'_> {
             if missing.is_some() && late.is_none() {
                 decision.wake_at = deadline;
             }
+            if by == "settling" {
+                decision.wake_at = self.proves_itself_at(&next);
+            }
             if changed {
                 decision = Decision {
                     wake_at: decision.wake_at,
@@ -81,15 +85,37 @@ impl Look<'_> {
 
     /// What keeps a node out of which no fault is open, beside the mode.
     pub(super) fn release_blocker(&self, next: &Incident) -> Option<&'static str> {
-        if self.node.external_owner.is_some() {
+        let repair = next.repair.as_ref();
+        if repair.is_some_and(|repair| repair.status.is_under_way()) {
+            Some("repair_under_way")
+        } else if self.node.external_owner.is_some() {
             Some("external_owner")
         } else if next.faults_unknown && !self.view.agent.has_settled(self.node) {
             Some("faults_unknown")
         } else if !self.is_settled(next) {
             Some("agent_not_settled")
+        } else if self.proves_itself_at(next).is_some_and(|at| at > self.now) || self.is_away(next)
+        {
+            Some("settling")
         } else {
             None
         }
+    }
+
+    /// Where no agent can say that a repaired node is well: until when nothing may be said against it.
+    fn proves_itself_at(&self, next: &Incident) -> Option<Timestamp> {
+        let Effect::Seen { at } = next.repair.as_ref()?.attempt.as_ref()?.effect else {
+            return None;
+        };
+        let joined = next.faults.iter().map(|fault| fault.joined_at).max();
+        let quiet_since = joined.into_iter().chain([at]).max()?;
+        let alone = !self.view.agent.expected;
+        alone.then(|| later(quiet_since, self.view.policy.settle_timeout))
+    }
+
+    /// The same, and it is not Ready.
+    fn is_away(&self, next: &Incident) -> bool {
+        self.proves_itself_at(next).is_some() && !self.node.ready
     }
 
     /// Whether the agent's word is in, where it is needed: a fault came through it, and since the

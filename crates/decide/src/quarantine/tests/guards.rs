@@ -438,6 +438,35 @@ fn yielding_to_a_cooperator_leaves_its_uncordon_until_it_has_finished() {
 }
 
 #[test]
+fn a_cooperator_s_uncordon_is_answered_three_times_an_hour_and_then_by_a_taint() {
+    let mut world = with_cooperator(CooperatorPolicy::Reassert);
+    let aside = world.policy.cooperator_taint.clone();
+    for minute in 0..3 {
+        world.now = at(minute * 60);
+        world.uncordon_by_hand();
+        world.settle();
+        assert!(world.is_cordoned() && !world.has_taint(&aside), "{minute}");
+    }
+    world.now = at(600);
+    world.uncordon_by_hand();
+    world.settle();
+    assert!(!world.is_cordoned() && world.has_taint(&aside));
+    assert_eq!(world.incident.as_ref().unwrap().reasserted.len(), 4);
+    world.node_mut().cooperator_values.clear();
+    world.settle();
+    assert!(world.is_cordoned() && !world.has_taint(&aside));
+    // Another hour, another three.
+    world.now = at(600 + 3_600);
+    let working = ("upgrade".to_owned(), "uncordon-required".to_owned());
+    world.node_mut().cooperator_values.extend([working]);
+    world.uncordon_by_hand();
+    world.settle();
+    assert!(world.is_cordoned() && !world.has_taint(&aside));
+    assert_eq!(world.incident.as_ref().unwrap().reasserted.len(), 1);
+    assert_eq!(world.status(), "Quarantined");
+}
+
+#[test]
 fn a_person_s_untaint_counts_although_a_cooperator_works() {
     let mut world = with_cooperator(CooperatorPolicy::Taint);
     world.untaint_by_hand(&xid_taint());

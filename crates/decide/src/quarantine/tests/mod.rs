@@ -6,6 +6,7 @@ mod guards;
 mod properties;
 mod rows;
 mod rules_gone;
+mod stages;
 mod states;
 mod stripped;
 mod world;

@@ -152,6 +152,17 @@ fn belongs(write: &NodeWrite, open: Option<&Incident>) -> Result<(), &'static st
             let reason = open.open_faults().next().is_some() || open.held_by.is_some();
             reason.then_some(()).ok_or("it has no reason")
         }
+        (WriteKind::State, Some(open)) => {
+            let says = write.labels.values().flatten().map(String::as_str);
+            let only = write.annotations.is_empty()
+                && write.unschedulable.is_none()
+                && write.taints.is_none();
+            let right = only && says.eq([crate::quarantine::state_label(open)]);
+            let rests = open.quarantine == QuarantineStatus::Quarantined;
+            (right && rests)
+                .then_some(())
+                .ok_or("it says more than what is so")
+        }
         (WriteKind::Release | WriteKind::StepBack, Some(open)) => {
             if !matches!(open.quarantine, QuarantineStatus::Releasing(_)) {
                 return Err("the intent to give back is not stored");

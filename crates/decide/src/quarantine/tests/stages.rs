@@ -1,0 +1,227 @@
+//! What drain and repair mean for the quarantine.
+
+use health_event::BootId;
+use health_event::incident::{
+    Attempt, Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, Effect, OperatorReason,
+    Repair, RepairFailure, RepairStatus, Rung,
+};
+use jiff::Timestamp;
+
+use super::world::{World, at, event, healthy};
+use crate::quarantine::{Label, Note, WriteKind, state_label};
+
+const XID: &str = "GpuXidError";
+
+fn drain(status: DrainStatus) -> Drain {
+    Drain {
+        status,
+        since: at(1),
+    }
+}
+
+fn draining() -> DrainStatus {
+    DrainStatus::Draining(DrainDeadlines {
+        immediate: at(100),
+        delete: at(100),
+        completion: None,
+    })
+}
+
+fn repair(status: RepairStatus, effect: Effect) -> Repair {
+    Repair {
+        status,
+        since: at(2),
+        attempt: Some(Attempt {
+            number: 1,
+            rung: Rung::Reboot,
+            action: "RESTART_BM".to_owned(),
+            object: "maintenance-n1-x-1".to_owned(),
+            force: false,
+            boot_before: BootId::new("boot-1"),
+            requested_at: at(2),
+            deadline: at(2_000),
+            effect,
+        }),
+    }
+}
+
+/// A node that is out for one fault.
+fn out() -> World {
+    let mut world = World::xid();
+    world.say(event(XID, "GPU 0", ""));
+    assert_eq!(world.status(), "Quarantined");
+    world
+}
+
+/// What another module stores.
+fn set(world: &mut World, drain: Option<Drain>, repair: Option<Repair>) {
+    let incident = world.incident.as_mut().unwrap();
+    (incident.drain, incident.repair) = (drain, repair);
+    incident.version += 1;
+    world.settle();
+}
+
+fn label(world: &World) -> &str {
+    &world.node().labels[&Label::State]
+}
+
+fn seen(at: Timestamp) -> Repair {
+    repair(RepairStatus::Succeeded, Effect::Seen { at })
+}
+
+#[test]
+fn the_state_label_follows_drain_and_repair() {
+    let reboot = RepairStatus::Planned { rung: Rung::Reboot };
+    let person = RepairStatus::NeedsOperator(OperatorReason::StillOpen);
+    let failed = RepairStatus::Failed(RepairFailure::Deadline);
+    let waiting = DrainStatus::Waiting(DrainWait::Paused);
+    let over = DrainStatus::Failed(DrainFailure::Immediate);
+    let drained = DrainStatus::Drained;
+    for (drains, repairs, want) in [
+        (None, None, "quarantined"),
+        (Some(waiting), Some(reboot.clone()), "quarantined"),
+        (Some(draining()), Some(reboot.clone()), "draining"),
+        (Some(draining()), Some(person.clone()), "draining"),
+        (Some(over.clone()), Some(reboot.clone()), "drain-failed"),
+        (Some(drained.clone()), Some(reboot), "drain-succeeded"),
+        (Some(drained.clone()), None, "drain-succeeded"),
+        (
+            Some(drained.clone()),
+            Some(RepairStatus::Requested),
+            "remediating",
+        ),
+        (
+            Some(drained.clone()),
+            Some(RepairStatus::Running),
+            "remediating",
+        ),
+        (
+            Some(drained.clone()),
+            Some(RepairStatus::Unknown),
+            "remediating",
+        ),
+        (
+            Some(drained.clone()),
+            Some(RepairStatus::Succeeded),
+            "remediation-succeeded",
+        ),
+        (Some(drained.clone()), Some(failed), "remediation-failed"),
+        (Some(drained), Some(person.clone()), "remediation-failed"),
+        (Some(DrainStatus::Cancelled), None, "quarantined"),
+        (None, Some(person), "remediation-failed"),
+    ] {
+        let mut world = out();
+        let repairs = repairs.map(|status| repair(status, Effect::Pending));
+        set(&mut world, drains.map(drain), repairs);
+        assert_eq!(label(&world), want);
+        assert_eq!(state_label(world.incident.as_ref().unwrap()), want);
+        assert_eq!(world.status(), "Quarantined");
+        let writes = world.writes.len();
+        world.settle();
+        assert_eq!(world.writes.len(), writes, "{want}: it is written once");
+    }
+}
+
+#[test]
+fn a_label_that_somebody_changed_is_written_again_and_a_release_takes_it_off() {
+    let mut world = out();
+    set(&mut world, Some(drain(draining())), None);
+    world
+        .node_mut()
+        .labels
+        .insert(Label::State, "mine".to_owned());
+    world.settle();
+    assert_eq!(label(&world), "draining");
+    let last = world.writes.last().unwrap();
+    assert_eq!(last.kind, WriteKind::State);
+    assert!(last.annotations.is_empty() && last.unschedulable.is_none());
+    world.say(healthy(XID, "GPU 0", ""));
+    assert_eq!(world.status(), "none");
+    assert!(!world.node().labels.contains_key(&Label::State));
+    let over = world.over.last().unwrap();
+    assert_eq!(over.drain.as_ref().unwrap().status, DrainStatus::Cancelled);
+}
+
+#[test]
+fn a_repair_under_way_keeps_the_node_out_and_a_person_s_uncordon_does_not_wait_for_it() {
+    for status in [
+        RepairStatus::Requested,
+        RepairStatus::Running,
+        RepairStatus::Unknown,
+    ] {
+        let mut world = out();
+        let drained = Some(drain(DrainStatus::Drained));
+        set(
+            &mut world,
+            drained.clone(),
+            Some(repair(status, Effect::Pending)),
+        );
+        let mut by_hand = world.clone();
+        world.say(healthy(XID, "GPU 0", ""));
+        assert_eq!(world.status(), "Quarantined");
+        let by = Note::Blocked {
+            step: "release",
+            by: "repair_under_way",
+        };
+        assert!(world.notes.contains(&by));
+        // It ends as it may, and the rule is looked at again.
+        let failed = RepairStatus::Failed(RepairFailure::Deadline);
+        let failed = repair(failed, Effect::Failed);
+        set(&mut world, drained, Some(failed.clone()));
+        assert_eq!(world.status(), "none");
+        let over = world.over.last().unwrap();
+        assert_eq!(over.repair.as_ref(), Some(&failed));
+
+        by_hand.uncordon_by_hand();
+        by_hand.settle();
+        assert_eq!(by_hand.status(), "none");
+        let over = by_hand.over.last().unwrap().repair.as_ref().unwrap();
+        assert_eq!(over.status, RepairStatus::Cancelled);
+        assert_eq!(over.attempt.as_ref().unwrap().effect, Effect::Pending);
+    }
+}
+
+#[test]
+fn without_an_agent_a_repaired_node_proves_itself_by_being_ready_and_quiet() {
+    let mut world = out();
+    let drained = Some(drain(DrainStatus::Drained));
+    set(&mut world, drained, Some(seen(at(100))));
+    world.node_mut().boot = BootId::new("boot-2");
+    world.boots.observe(&BootId::new("boot-2"));
+    world.now = at(120);
+    world.say(healthy(XID, "GPU 0", ""));
+    assert_eq!(world.status(), "Quarantined");
+    assert_eq!(world.wake_at, Some(at(700)));
+    // What is said of the new boot has it wait anew.
+    world.now = at(300);
+    world.boot = BootId::new("boot-2");
+    world.say(event(XID, "GPU 1", ""));
+    world.say(healthy(XID, "GPU 1", ""));
+    assert_eq!(world.wake_at, Some(at(900)));
+    world.now = at(900);
+    world.node_mut().ready = false;
+    world.settle();
+    assert_eq!(world.status(), "Quarantined");
+    world.node_mut().ready = true;
+    world.settle();
+    assert_eq!(world.status(), "none");
+}
+
+#[test]
+fn with_an_agent_its_word_is_enough_after_a_repair() {
+    let mut world = World::xid();
+    world.through_agent = true;
+    world.agent.expected = true;
+    world.agent.started_at = Some(at(-100));
+    world.say(event(XID, "GPU 0", ""));
+    let drained = Some(drain(DrainStatus::Drained));
+    set(&mut world, drained, Some(seen(at(100))));
+    world.node_mut().boot = BootId::new("boot-2");
+    world.boots.observe(&BootId::new("boot-2"));
+    world.now = at(120);
+    world.say(healthy(XID, "GPU 0", ""));
+    assert_eq!(world.status(), "Quarantined");
+    world.agent.settled_for = Some(BootId::new("boot-2"));
+    world.settle();
+    assert_eq!(world.status(), "none");
+}

@@ -16,6 +16,11 @@
 //! - *Succeeded* is another boot and Ready. Where the provider says that it is done and the node
 //!   has stayed in its boot, it is `NoRebootObserved`.
 //! - Every object has an end: by its deadline in every state, also with the node gone.
+//! - What is recalled before its signal may be sent is never sent; after that nothing recalls it:
+//!   it keeps lock and deadline, also while it is being deleted.
+
+pub mod selector;
+pub mod ttl;
 
 #[cfg(test)]
 mod tests;
@@ -152,6 +157,12 @@ pub struct View<'a> {
     pub has_place: bool,
     /// Whether the node is excluded from repairs.
     pub excluded: bool,
+    /// Whether whom it was made for does not want it any more.
+    pub recalled: bool,
+    /// The controller runs on this node and it is not its turn yet.
+    pub waits_as_own_node: bool,
+    /// Nothing is begun before then: the provider could not be reached, so that nothing was sent.
+    pub not_before: Option<Timestamp>,
     /// Settings.
     pub policy: &'a Policy,
 }
@@ -210,13 +221,14 @@ pub enum Step {
 /// What is done next with one object.
 pub fn decide(view: &View<'_>, now: Timestamp) -> Step {
     let object = view.object;
-    if object.completed_at.is_some() || object.deleting {
+    let look = Look { view, now };
+    if object.completed_at.is_some() || (object.deleting && !look.may_be_sent()) {
         return match view.lock {
             Lock::Ours => Step::Unlock,
             Lock::NotKnown | Lock::Others => Step::Wait(None),
         };
     }
-    Look { view, now }.under_way()
+    look.under_way()
 }
 
 struct Look<'a> {
@@ -243,6 +255,12 @@ impl Look<'_> {
         if view.excluded && !self.may_be_sent() {
             return self.ends("NodeExcluded", "the node is excluded from repairs");
         }
+        if view.recalled && !self.may_be_sent() {
+            return self.ends(
+                "Recalled",
+                "what it was made for is over; its signal was not sent",
+            );
+        }
         match (&view.object.signal, view.intent) {
             (Signal::Failed, _) => self.ends("Failed", "the signal could not be sent"),
             (Signal::Sent { request }, _) => self.follow(request, deadline),
@@ -261,8 +279,11 @@ impl Look<'_> {
         let Node::Seen { boot, .. } = view.node else {
             return Step::Wait(Some(deadline));
         };
-        if !view.has_place {
+        if !view.has_place || view.waits_as_own_node {
             return Step::Wait(Some(deadline));
+        }
+        if let Some(at) = view.not_before.filter(|at| *at > self.now) {
+            return Step::Wait(Some(at.min(deadline)));
         }
         match view.lock {
             Lock::NotKnown => Step::Lock,
@@ -340,7 +361,13 @@ impl Look<'_> {
                     reason: "Failed",
                     message: format!("failed to send reboot signal: {why}"),
                 }),
-                node_ready: Some(not_determined()),
+                // The reference leaves it Unknown, which its remediation takes for "under way" for
+                // ever.
+                node_ready: Some(Condition {
+                    status: Some(false),
+                    reason: "Failed",
+                    message: "the reboot signal was refused".to_owned(),
+                }),
                 ..StatusChange::default()
             },
             Answer::Lost(why) if self.view.object.started_at.is_none() => StatusChange {
@@ -394,7 +421,8 @@ impl Look<'_> {
                  rebooted in time"
             }
             Signal::Unknown | Signal::Failed => {
-                "it could not start in time: another repair of the node, or too many at once"
+                "it could not start in time: another repair of the node, too many at once, or the \
+                 provider can't be reached"
             }
         }
     }
@@ -440,7 +468,7 @@ impl Look<'_> {
 
     fn start_if_none(&self) -> Option<Timestamp> {
         let none = self.view.object.started_at.is_none();
-        none.then_some(self.now)
+        none.then(|| self.view.intent.map_or(self.now, |intent| intent.at))
     }
 
     fn ends(&self, reason: &'static str, message: &str) -> Step {

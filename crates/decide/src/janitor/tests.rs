@@ -24,6 +24,9 @@ struct Case {
     asked_at: Option<Timestamp>,
     has_place: bool,
     excluded: bool,
+    recalled: bool,
+    own: bool,
+    not_before: Option<Timestamp>,
     policy: Policy,
     sent: u32,
     ready: Option<Condition>,
@@ -56,6 +59,9 @@ impl Case {
             asked_at: None,
             has_place: true,
             excluded: false,
+            recalled: false,
+            own: false,
+            not_before: None,
             policy: policy(),
             sent: 0,
             ready: None,
@@ -73,6 +79,9 @@ impl Case {
             asked_at: self.asked_at,
             has_place: self.has_place,
             excluded: self.excluded,
+            recalled: self.recalled,
+            waits_as_own_node: self.own,
+            not_before: self.not_before,
             policy: &self.policy,
         };
         decide(&view, now)
@@ -210,6 +219,7 @@ fn a_refusal_ends_it_and_a_lost_answer_is_never_sent_again() {
             .message
             .contains("failed to send reboot signal: no such instance")
     );
+    assert_eq!(refused.end(), (Some(false), "Failed"));
 
     let mut lost = Case::new();
     let answer = Answer::Lost("Internal".to_owned());
@@ -336,12 +346,77 @@ fn in_manual_mode_a_person_sends_it() {
 }
 
 #[test]
-fn an_object_that_goes_gives_the_lock_back() {
+fn an_object_that_goes_before_its_signal_gives_the_lock_back() {
     let mut case = Case::new();
-    case.run(at(1), &sent());
+    case.step(at(1), &sent());
     case.object.deleting = true;
     assert_eq!(case.run(at(2), &sent()), ["unlock"]);
     assert_eq!(case.decide(at(2)), Step::Wait(None));
+}
+
+#[test]
+fn an_object_that_goes_after_its_signal_keeps_lock_and_deadline() {
+    let mut case = Case::new();
+    case.run(at(1), &sent());
+    case.object.deleting = true;
+    assert_eq!(case.run(at(2), &Answer::NotDone), ["ask"]);
+    assert_eq!(case.lock, Lock::Ours);
+    case.run(at(26), &Answer::NotDone);
+    assert_eq!(case.end(), (Some(false), "Timeout"));
+    assert_ne!(case.lock, Lock::Ours);
+}
+
+#[test]
+fn what_is_recalled_is_not_sent_and_what_may_be_sent_is_not_recalled() {
+    // Before the lock, under it, and in the moment between the stored intent and the call.
+    for steps in 0..3 {
+        let mut case = Case::new();
+        for _ in 0..steps {
+            case.step(at(1), &sent());
+        }
+        case.recalled = true;
+        case.run(at(1), &sent());
+        assert_eq!(case.end(), (Some(false), "Recalled"), "after {steps} steps");
+        assert_eq!(case.sent, 0);
+        assert_ne!(case.lock, Lock::Ours);
+    }
+    let mut case = Case::new();
+    case.run(at(1), &sent());
+    case.recalled = true;
+    assert_eq!(case.run(at(2), &Answer::NotDone), ["ask"]);
+    // A process that was killed in that moment can't say that it did not send.
+    let mut case = Case::new();
+    case.step(at(1), &sent());
+    case.step(at(1), &sent());
+    case.restart();
+    case.recalled = true;
+    assert_eq!(case.run(at(2), &sent()), [""; 0]);
+}
+
+#[test]
+fn a_provider_out_of_reach_is_tried_again_until_the_queue_ends() {
+    let mut case = Case::new();
+    case.not_before = Some(at(3));
+    assert_eq!(case.decide(at(1)), Step::Wait(Some(at(3))));
+    assert_eq!(
+        case.run(at(3), &sent()),
+        ["lock", "intend", "send", "write", "ask"]
+    );
+    let mut case = Case::new();
+    case.not_before = Some(at(400));
+    assert_eq!(case.decide(at(1)), Step::Wait(Some(at(360))));
+    case.run(at(360), &sent());
+    assert_eq!(case.end(), (Some(false), "Timeout"));
+    assert_eq!(case.sent, 0);
+}
+
+#[test]
+fn our_own_node_waits_for_its_turn() {
+    let mut case = Case::new();
+    case.own = true;
+    assert_eq!(case.decide(at(1)), Step::Wait(Some(at(360))));
+    case.own = false;
+    assert_eq!(case.decide(at(1)), Step::Lock);
 }
 
 fn any_answer() -> impl Strategy<Value = Answer> {

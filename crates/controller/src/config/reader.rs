@@ -187,6 +187,42 @@ impl<'a> Section<'a> {
         elements
     }
 
+    /// The tables inside a table, by their names in order, each read by `read`; none if the table isn't
+    /// there. `default` says in words what holds then.
+    pub(super) fn tables<T>(
+        &mut self,
+        (key, default, help): (&'static str, &'static str, &'static str),
+        read: impl Fn(Section<'a>) -> T,
+    ) -> Option<Vec<(String, T)>> {
+        let full = self.full(key);
+        self.findings.shapes.borrow_mut().push(Key {
+            key: full.clone(),
+            value: String::new(),
+            default: default.to_owned(),
+            allowed: "tables, each under its NAME",
+            help,
+        });
+        let mut shape = self.below(format!("{full}.NAME"), Table::new());
+        shape.is_shape = true;
+        read(shape);
+        let value = self.take(key)?;
+        let allowed = format!("tables: [{full}.NAME]");
+        let Value::Table(items) = value else {
+            self.problem(key, &value, allowed);
+            return None;
+        };
+        let mut tables = Vec::new();
+        for (name, item) in items {
+            if let Value::Table(table) = item {
+                let section = self.below(format!("{full}.{name}"), table);
+                tables.push((name, read(section)));
+            } else {
+                self.problem(key, &item, allowed.as_str());
+            }
+        }
+        Some(tables)
+    }
+
     /// A value that `parse` understands; the default where it is missing or, reported, bad.
     pub(super) fn value<T>(
         &mut self,

@@ -138,6 +138,17 @@ pub enum Answer {
     NotAsked(String),
 }
 
+/// Whether another reboot may run now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It may.
+    Free,
+    /// As many run as may at once.
+    Full,
+    /// The controller runs on this node, which goes last and alone.
+    OwnNodeLast,
+}
+
 /// Everything that one decision about one object looks at.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
@@ -154,13 +165,11 @@ pub struct View<'a> {
     /// When the provider was last asked.
     pub asked_at: Option<Timestamp>,
     /// Whether another reboot may run now.
-    pub has_place: bool,
+    pub place: Place,
     /// Whether the node is excluded from repairs.
     pub excluded: bool,
     /// Whether whom it was made for does not want it any more.
     pub recalled: bool,
-    /// The controller runs on this node and it is not its turn yet.
-    pub waits_as_own_node: bool,
     /// Nothing is begun before then: the provider could not be reached, so that nothing was sent.
     pub not_before: Option<Timestamp>,
     /// Settings.
@@ -279,7 +288,7 @@ impl Look<'_> {
         let Node::Seen { boot, .. } = view.node else {
             return Step::Wait(Some(deadline));
         };
-        if !view.has_place || view.waits_as_own_node {
+        if view.place != Place::Free {
             return Step::Wait(Some(deadline));
         }
         if let Some(at) = view.not_before.filter(|at| *at > self.now) {

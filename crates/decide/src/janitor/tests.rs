@@ -22,10 +22,9 @@ struct Case {
     intent: Option<Intent>,
     answer: Option<Answer>,
     asked_at: Option<Timestamp>,
-    has_place: bool,
+    place: Place,
     excluded: bool,
     recalled: bool,
-    own: bool,
     not_before: Option<Timestamp>,
     policy: Policy,
     sent: u32,
@@ -57,10 +56,9 @@ impl Case {
             intent: None,
             answer: None,
             asked_at: None,
-            has_place: true,
+            place: Place::Free,
             excluded: false,
             recalled: false,
-            own: false,
             not_before: None,
             policy: policy(),
             sent: 0,
@@ -77,10 +75,9 @@ impl Case {
             intent: self.intent.as_ref(),
             answer: self.answer.as_ref(),
             asked_at: self.asked_at,
-            has_place: self.has_place,
+            place: self.place,
             excluded: self.excluded,
             recalled: self.recalled,
-            waits_as_own_node: self.own,
             not_before: self.not_before,
             policy: &self.policy,
         };
@@ -281,7 +278,7 @@ fn every_state_has_an_end() {
     // Nobody gives it the lock, a place, a node.
     for change in [
         (|case: &mut Case| case.lock = Lock::Others) as fn(&mut Case),
-        |case| case.has_place = false,
+        |case| case.place = Place::Full,
         |case| case.node = Node::NotKnown,
     ] {
         let mut case = Case::new();
@@ -413,9 +410,9 @@ fn a_provider_out_of_reach_is_tried_again_until_the_queue_ends() {
 #[test]
 fn our_own_node_waits_for_its_turn() {
     let mut case = Case::new();
-    case.own = true;
+    case.place = Place::OwnNodeLast;
     assert_eq!(case.decide(at(1)), Step::Wait(Some(at(360))));
-    case.own = false;
+    case.place = Place::Free;
     assert_eq!(case.decide(at(1)), Step::Lock);
 }
 

@@ -1,5 +1,6 @@
 //! Nodes taken out and given back.
 
+mod others;
 mod people;
 mod reload;
 mod restarts;

@@ -464,8 +464,8 @@ fn what_the_api_server_would_refuse_with_each_write_is_refused_at_the_start() {
 fn what_this_version_does_not_do_and_what_would_check_nothing_is_refused() {
     let table = [
         (
-            "[quarantine]\ncooperator_policy = 'reassert'",
-            "quarantine.cooperator_policy = \"reassert\": allowed is taint or yield (reassert is not",
+            "[quarantine]\ncooperator_policy = 'never'",
+            "quarantine.cooperator_policy = \"never\": allowed is taint, reassert or yield",
         ),
         (
             "[ingest]\naudiences = []",

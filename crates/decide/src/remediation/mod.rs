@@ -26,6 +26,7 @@
 //! - Every attempt has a deadline, also where its object or the node is gone.
 
 mod ended;
+mod objects;
 mod plan;
 
 #[cfg(test)]
@@ -42,6 +43,7 @@ use plan::{Booted, Plan, plan};
 
 use crate::later;
 pub use ended::ended;
+pub use objects::{Found, adopted, boots_seen, is_recalled, object_name, wants};
 pub use plan::{Executor, FaultFacts, Mode, PastAttempt, Policy};
 
 /// What is known of the object of the present attempt.
@@ -153,6 +155,8 @@ pub enum Reason {
     NothingLeft,
     /// Its faults are open still.
     StillOpen,
+    /// The store that knew of it was lost, and its object tells.
+    Found,
 }
 
 impl Reason {
@@ -171,6 +175,7 @@ impl Reason {
             Self::FaultsGone => "faults_gone",
             Self::NothingLeft => "nothing_left",
             Self::StillOpen => "still_open",
+            Self::Found => "found",
         }
     }
 }
@@ -185,20 +190,6 @@ pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
         | QuarantineStatus::Releasing(_)
         | QuarantineStatus::Closed(_) => Decision::default(),
     }
-}
-
-/// Longest name of an object.
-const NAME: usize = 253;
-
-/// The name of an attempt's object: the same for the same attempt, another for any other, valid for
-/// any node name.
-pub fn object_name(incident: &Incident, number: u32) -> String {
-    let id = incident.id.as_str().to_ascii_lowercase();
-    let tail = format!("-{id}-{number}");
-    let head = format!("maintenance-{}", incident.node.as_str());
-    let cut = head.len().min(NAME - tail.len());
-    let head = head[..cut].trim_end_matches(['.', '-']);
-    format!("{head}{tail}")
 }
 
 struct Look<'a> {
@@ -303,6 +294,7 @@ impl Look<'_> {
         let (Some(node), None) = (self.view.node, blocked) else {
             return Decision {
                 blocked,
+                wake_at: self.first_action(),
                 ..Decision::default()
             };
         };
@@ -345,6 +337,8 @@ impl Look<'_> {
             Some("paused")
         } else if node.external_owner.is_some() {
             Some("external_owner")
+        } else if self.first_action().is_some() {
+            Some("first_action")
         } else if !is_empty {
             Some("not_drained")
         } else if view.other_repair {
@@ -354,6 +348,11 @@ impl Look<'_> {
         } else {
             None
         }
+    }
+
+    fn first_action(&self) -> Option<Timestamp> {
+        let until = self.view.policy.first_action_until;
+        until.filter(|until| self.now < *until)
     }
 
     fn requested(&self, attempt: &Attempt) -> Decision {
@@ -371,6 +370,8 @@ impl Look<'_> {
                 self.move_to(RepairStatus::Failed(why), Reason::ObjectRefused)
             }
             Object::NotKnown | Object::Absent if attempt.deadline <= self.now => self.too_late(),
+            // It was carried out already, and its object deleted: it is not done twice.
+            Object::NotKnown | Object::Absent if self.booted_since(attempt) => self.until(attempt),
             Object::NotKnown | Object::Absent => Decision {
                 order: Some(attempt.clone()),
                 wake_at: Some(attempt.deadline),
@@ -416,6 +417,11 @@ impl Look<'_> {
     fn too_late(&self) -> Decision {
         let failed = RepairStatus::Failed(RepairFailure::Deadline);
         self.move_to(failed, Reason::Deadline)
+    }
+
+    fn booted_since(&self, attempt: &Attempt) -> bool {
+        let node = self.view.node;
+        attempt.rung == Rung::Reboot && node.is_some_and(|node| is_other_boot(node, attempt))
     }
 
     /// A reboot is proven by the node alone.

@@ -33,6 +33,8 @@ pub struct Policy {
     pub settle_timeout: SignedDuration,
     /// How far the module may act.
     pub mode: Mode,
+    /// Nothing is ordered before then: the module was just switched on.
+    pub first_action_until: Option<Timestamp>,
 }
 
 /// How far the module may act.

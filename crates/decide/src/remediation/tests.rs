@@ -40,6 +40,7 @@ fn policy() -> Policy {
         window: MINUTE * 60 * 24,
         settle_timeout: MINUTE * 10,
         mode: Mode::Enforce,
+        first_action_until: None,
     }
 }
 
@@ -332,11 +333,20 @@ fn nothing_is_ordered_while_something_keeps_it() {
         ),
         (|case| case.other_repair = true, "other_repair"),
         (|case| case.waits_as_own_node = true, "own_node"),
+        (
+            |case| case.policy.first_action_until = Some(at(5)),
+            "first_action",
+        ),
         (|case| case.policy.mode = Mode::DryRun, "dry_run"),
         (|case| case.policy.mode = Mode::Refused, "other_remediation"),
     ] {
         assert_eq!(blocked(change), Some(by));
     }
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.policy.first_action_until = Some(at(5));
+    case.settle(at(1));
+    assert_eq!(case.decide(at(1)).wake_at, Some(at(5)));
+    assert_eq!(case.settle(at(5)), ["Requested"]);
     assert_eq!(blocked(|case| case.policy.mode = Mode::Off), None);
     assert_eq!(blocked(|case| case.node = None), None);
     let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
@@ -364,6 +374,11 @@ fn the_order_is_repeated_by_its_name_until_the_object_is_seen_or_its_time_is_ove
     lost.settle(at(1));
     lost.reboot("b2");
     assert_eq!(lost.settle(at(2)), [""; 0], "not known is not absent");
+    lost.node.as_mut().unwrap().ready = false;
+    lost.object = Object::Absent;
+    assert_eq!(lost.decide(at(2)).order, None, "it was carried out");
+    assert_eq!(lost.clone().settle(at(31)).first(), Some(&"Failed"));
+    lost.node.as_mut().unwrap().ready = true;
     lost.object = Object::Absent;
     assert_eq!(lost.settle(at(2)), ["Succeeded"]);
 }

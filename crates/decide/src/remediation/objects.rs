@@ -1,0 +1,225 @@
+//! The objects that carry repairs out: their names, which of them is wanted, and what they tell where
+//! the store was lost.
+
+use health_event::incident::{Attempt, Effect, Incident, Repair, RepairStatus, Rung};
+use health_event::{BootId, Boots};
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Decision, Policy, Reason, Transition};
+use crate::later;
+
+/// Longest name of an object.
+const NAME: usize = 253;
+
+/// The name of an attempt's object: the same for the same attempt, another for any other, valid for
+/// any node name.
+pub fn object_name(incident: &Incident, number: u32) -> String {
+    let id = incident.id.as_str().to_ascii_lowercase();
+    let tail = format!("-{id}-{number}");
+    let head = format!("maintenance-{}", incident.node.as_str());
+    let cut = head.len().min(NAME - tail.len());
+    let head = head[..cut].trim_end_matches(['.', '-']);
+    format!("{head}{tail}")
+}
+
+/// Whether an incident waits for what this object does: its attempt is under way.
+pub fn wants(incident: &Incident, object: &str) -> bool {
+    let repair = incident.repair.as_ref();
+    let open =
+        repair.filter(|repair| !incident.quarantine.is_closed() && repair.status.is_under_way());
+    let attempt = open.and_then(|repair| repair.attempt.as_ref());
+    attempt.is_some_and(|attempt| attempt.object == object)
+}
+
+/// Whether an object that an incident ordered is taken back: nobody waits for it, and nothing was sent
+/// for it. What may have been sent can't be recalled: it keeps the node's lock and its deadline.
+pub fn is_recalled(incident: &Incident, object: &str, is_over: bool, may_be_sent: bool) -> bool {
+    !is_over && !may_be_sent && !wants(incident, object)
+}
+
+/// An object of an incident whose repair the store does not know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its name.
+    pub object: String,
+    /// Number of its attempt.
+    pub number: u32,
+    /// The action that it was ordered for.
+    pub action: String,
+    /// How strong it is.
+    pub rung: Rung,
+    /// Whether it asks for force.
+    pub force: bool,
+    /// Boot of the node when it was ordered; unknown if it does not say.
+    pub boot_before: BootId,
+    /// When it was made.
+    pub made_at: Timestamp,
+}
+
+/// An attempt whose action is not configured any more has this long.
+const DEADLINE: SignedDuration = SignedDuration::from_mins(35);
+
+/// The repair of an incident that was rebuilt after the store was lost, as its last object tells. What
+/// became of it is decided next.
+pub fn adopted(
+    incident: &Incident,
+    found: &[Found],
+    policy: &Policy,
+    now: Timestamp,
+) -> Option<Decision> {
+    let last = found.iter().max_by_key(|found| found.number)?;
+    let (None, false) = (&incident.repair, incident.quarantine.is_closed()) else {
+        return None;
+    };
+    let executor = policy.executors.get(&last.action);
+    let deadline = executor.map_or(DEADLINE, |executor| executor.deadline);
+    let mut next = incident.clone();
+    next.version += 1;
+    next.repair = Some(Repair {
+        status: RepairStatus::Running,
+        since: now,
+        attempt: Some(Attempt {
+            number: last.number,
+            rung: last.rung,
+            action: last.action.clone(),
+            object: last.object.clone(),
+            force: last.force,
+            boot_before: last.boot_before.clone(),
+            requested_at: last.made_at,
+            deadline: later(last.made_at, deadline),
+            effect: Effect::Pending,
+        }),
+    });
+    Some(Decision {
+        incident: Some(next),
+        transition: Some(Transition {
+            from: None,
+            to: RepairStatus::Running,
+            reason: Reason::Found,
+        }),
+        wake_at: Some(now),
+        ..Decision::default()
+    })
+}
+
+/// The boots of a machine with those that its node and its attempt tell: the node's status may show a
+/// boot that no agent reported yet, and a store that is new does not know the boot before a repair.
+pub fn boots_seen(known: &Boots, of_status: &BootId, attempt: Option<&Attempt>) -> Boots {
+    let before = attempt.map(|attempt| &attempt.boot_before);
+    let before = before.filter(|boot| !boot.is_unknown() && !known.as_slice().contains(boot));
+    // The one before was seen before all that are known: were it newer, the store would know it.
+    let mut boots = match before {
+        Some(before) => {
+            let known = known.as_slice().iter();
+            let room = Boots::KEPT - 1;
+            let skip = known.len().saturating_sub(room);
+            Boots::new(
+                std::iter::once(before)
+                    .chain(known.skip(skip))
+                    .cloned()
+                    .collect(),
+            )
+        }
+        None => known.clone(),
+    };
+    boots.observe(of_status);
+    boots
+}
+
+#[cfg(test)]
+mod tests {
+    use health_event::incident::{CloseReason, DrainStatus, QuarantineStatus};
+
+    use super::*;
+    use crate::kit::{at, incident};
+
+    fn found(number: u32) -> Found {
+        Found {
+            object: format!("maintenance-n1-x-{number}"),
+            number,
+            action: "RESTART_BM".to_owned(),
+            rung: Rung::Reboot,
+            force: number > 1,
+            boot_before: BootId::new("b1"),
+            made_at: at(1),
+        }
+    }
+
+    fn policy() -> Policy {
+        Policy {
+            executors: std::collections::BTreeMap::new(),
+            ladder: Vec::new(),
+            max_attempts: 2,
+            window: SignedDuration::from_hours(24),
+            settle_timeout: SignedDuration::from_mins(10),
+            mode: super::super::Mode::Enforce,
+            first_action_until: None,
+        }
+    }
+
+    #[test]
+    fn an_object_is_recalled_unless_somebody_waits_for_it_or_it_may_be_sent() {
+        let open = incident(Some(DrainStatus::Drained));
+        let mine = found(1);
+        let decision = adopted(&open, std::slice::from_ref(&mine), &policy(), at(2)).unwrap();
+        let under_way = decision.incident.unwrap();
+        assert!(wants(&under_way, &mine.object));
+        assert!(!is_recalled(&under_way, &mine.object, false, false));
+        assert!(is_recalled(&under_way, "maintenance-n1-x-0", false, false));
+        let mut closed = under_way.clone();
+        closed.quarantine = QuarantineStatus::Closed(CloseReason::ManualUncordon);
+        assert!(is_recalled(&closed, &mine.object, false, false));
+        assert!(!is_recalled(&closed, &mine.object, false, true), "sent");
+        assert!(!is_recalled(&closed, &mine.object, true, false), "over");
+        let mut failed = under_way;
+        failed.repair.as_mut().unwrap().status = RepairStatus::Cancelled;
+        assert!(is_recalled(&failed, &mine.object, false, false));
+    }
+
+    #[test]
+    fn the_last_object_tells_of_the_attempt_that_a_lost_store_knew() {
+        let lost = incident(None);
+        assert_eq!(adopted(&lost, &[], &policy(), at(2)), None);
+        let decision = adopted(&lost, &[found(1), found(3), found(2)], &policy(), at(2)).unwrap();
+        let next = decision.incident.unwrap();
+        assert_eq!(next.version, lost.version + 1);
+        let repair = next.repair.clone().unwrap();
+        assert_eq!(repair.status, RepairStatus::Running);
+        let attempt = repair.attempt.unwrap();
+        assert_eq!((attempt.number, attempt.force), (3, true));
+        assert_eq!(attempt.deadline, at(36), "from when it was made");
+        assert_eq!(
+            adopted(&next, &[found(4)], &policy(), at(3)),
+            None,
+            "it is known"
+        );
+        let mut closed = lost;
+        closed.quarantine = QuarantineStatus::Closed(CloseReason::Recovered);
+        assert_eq!(adopted(&closed, &[found(1)], &policy(), at(3)), None);
+    }
+
+    #[test]
+    fn the_boot_of_the_status_counts_unless_it_is_old_and_that_before_a_repair_is_past() {
+        let boot = BootId::new;
+        let known = Boots::new(vec![boot("b1"), boot("b2")]);
+        let seen = |status: &str| boots_seen(&known, &boot(status), None);
+        assert_eq!(seen("b3").present(), Some(&boot("b3")));
+        assert_eq!(seen("b1").present(), Some(&boot("b2")), "a cache lags");
+        assert_eq!(seen("").present(), Some(&boot("b2")));
+        let mut attempt = adopted(&incident(None), &[found(1)], &policy(), at(2))
+            .and_then(|decision| decision.incident?.repair?.attempt)
+            .unwrap();
+        let new = Boots::new(vec![boot("b2")]);
+        let seen = boots_seen(&new, &boot("b2"), Some(&attempt));
+        assert!(seen.is_past(&boot("b1")));
+        assert_eq!(seen.present(), Some(&boot("b2")));
+        let none = boots_seen(&Boots::default(), &boot(""), Some(&attempt));
+        assert_eq!(none.present(), Some(&boot("b1")));
+        let full: Vec<BootId> = (0..16).map(|n| boot(&format!("c{n}"))).collect();
+        let full = Boots::new(full);
+        let seen = boots_seen(&full, &boot("c15"), Some(&attempt));
+        assert!(seen.is_past(&boot("b1")) && seen.present() == Some(&boot("c15")));
+        attempt.boot_before = boot("c3");
+        assert_eq!(boots_seen(&full, &boot(""), Some(&attempt)), full);
+    }
+}

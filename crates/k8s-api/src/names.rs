@@ -79,13 +79,15 @@ macro_rules! names {
 
 const FQ_9: Origin = Origin::Reference("fault-quarantine: annotations and labels");
 const STATE: Origin = Origin::Reference("commons/pkg/statemanager");
+const TTL_CLEANUP: Origin = Origin::Reference("janitor: TTL cleanup (ADR-037)");
 const EXTERNAL: Origin = Origin::Reference("janitor: ExternalRemediationRequest");
 
 names! {
     // --- Annotations of a node, ours ---
     /// Which incident holds the node: the proof that a mark is ours.
     INCIDENT = "warden.dev/incident", Annotation, Origin::Warden,
-        written by "quarantine", read by "quarantine: every write tests it; adoption at start",
+        written by "quarantine; on repair objects the incident's id, by remediation",
+        read by "quarantine: every write tests it; adoption at start; remediation",
         values "{id, version, nodeUID}, see IncidentMark";
     /// Types of the conditions that we wrote.
     CONDITIONS = "warden.dev/conditions", Annotation, Origin::Warden,
@@ -93,7 +95,7 @@ names! {
         values "JSON list of types, sorted, see ConditionList";
     /// While it is there nothing new is started on the node.
     PAUSE = "warden.dev/pause", Annotation, Origin::Warden,
-        written by "", read by "quarantine", values "anything, also nothing";
+        written by "", read by "quarantine, drain", values "anything, also nothing";
     // --- Annotations of a node, the reference's ---
     /// The events that hold the node.
     HEALTH_EVENT = "quarantineHealthEvent", Annotation, FQ_9,
@@ -122,6 +124,34 @@ names! {
     REMEDIATION_STATE = "latestFaultRemediationState", Annotation,
         Origin::Reference("fault-remediation"),
         written by "", read by "adoption", values "JSON";
+    // --- Annotations of a repair object ---
+    /// How long a repair object is kept.
+    TTL = "nvsentinel.nvidia.com/ttl", Annotation, TTL_CLEANUP,
+        written by "janitor, where it is absent; remediation", read by "janitor",
+        values "a span as Go writes it: 336h0m0s";
+    /// When it goes.
+    EXPIRY = "nvsentinel.nvidia.com/expiry", Annotation, TTL_CLEANUP,
+        written by "janitor, where it is absent; remediation", read by "janitor",
+        values "a time, RFC 3339";
+    /// It stays.
+    PRESERVE = "nvsentinel.nvidia.com/preserve", Annotation, TTL_CLEANUP,
+        written by "", read by "janitor", values "true";
+    /// Which attempt of its incident a repair object is.
+    ATTEMPT = "warden.dev/attempt", Annotation, Origin::Warden,
+        written by "remediation", read by "remediation, where the store was lost",
+        values "a number from 1";
+    /// The action that a repair object was ordered for.
+    ACTION = "warden.dev/action", Annotation, Origin::Warden,
+        written by "remediation", read by "remediation, where the store was lost",
+        values "its name in the configuration";
+    /// Boot of the node when its repair was ordered.
+    BOOT_BEFORE = "warden.dev/boot-before", Annotation, Origin::Warden,
+        written by "remediation", read by "remediation, where the store was lost",
+        values "a boot id, or nothing";
+    /// Who made a repair object.
+    OBJECT_MANAGED_BY = "app.kubernetes.io/managed-by", Label,
+        Origin::Reference("fault-remediation: templates"),
+        written by "remediation", read by "people", values "warden";
     // --- Labels of a node ---
     /// Who cordoned.
     CORDON_BY = "cordon-by", PrefixedLabel, FQ_9,
@@ -181,6 +211,14 @@ names! {
     /// kured cordons and uncordons the node that it reboots.
     KURED_REBOOT = "weave.works/kured-reboot-in-progress", Annotation, Origin::Other("kured"),
         written by "", read by "quarantine: co-operators", values "a time";
+    // --- Pods ---
+    /// The devices that a pod has.
+    POD_DEVICES = "dgxc.nvidia.com/devices", Annotation,
+        Origin::Reference("metadata-collector: pod devices"),
+        written by "", read by "drain", values "JSON, see the reference";
+    /// A pod that a kubelet runs by itself; the API server only shows it.
+    MIRROR_POD = "kubernetes.io/config.mirror", Annotation, Origin::Other("kubelet"),
+        written by "", read by "drain", values "a hash";
     // --- Inside quarantineHealthEvent ---
     /// How many events did not fit.
     LEFT_OUT = "warden.dev/left-out", Metadata, Origin::Warden,
@@ -209,6 +247,28 @@ pub const NO_HEALTH_FAILURES: &str = "No Health Failures";
 pub const QUARANTINE_WITHHELD: &str = health_event::checks::QUARANTINE_WITHHELD;
 /// Reason of the Event on the node at which a pool's breaker tripped.
 pub const BREAKER_TRIPPED: &str = health_event::checks::BREAKER_TRIPPED;
+/// Reason of the Event on a node whose drain waits for pods to finish, as in the reference.
+pub const AWAITING_POD_COMPLETION: &str = "AwaitingPodCompletion";
+/// Reason of the Event on a node whose drain will delete the pods that are left, as in the reference.
+pub const WAITING_BEFORE_FORCE_DELETE: &str = "WaitingBeforeForceDelete";
+/// Reason of the Event on a node whose drain waits for disruption budgets.
+pub const EVICTION_BLOCKED: &str = "EvictionBlocked";
+/// Reason of the Event on a node whose drain failed.
+pub const DRAIN_FAILED: &str = "DrainFailed";
+/// Reason of the Event on a node whose drain does not begin, for a reason that a person can end.
+pub const DRAIN_WITHHELD: &str = "DrainWithheld";
+/// Reason of the Event on a node whose repair was ordered.
+pub const REPAIR_ORDERED: &str = "RepairOrdered";
+/// Reason of the Event on a node whose repair had its effect.
+pub const REPAIR_SUCCEEDED: &str = "RepairSucceeded";
+/// Reason of the Event on a node on which an attempt to repair it failed.
+pub const REPAIR_FAILED: &str = "RepairFailed";
+/// Reason of the Event on a node that only a person can repair.
+pub const REPAIR_NEEDS_OPERATOR: &str = "RepairNeedsOperator";
+/// Value of [`OBJECT_MANAGED_BY`].
+pub const OBJECT_MANAGED_BY_VALUE: &str = "warden";
+/// Value of [`TTL`] of the repair objects that we make, as in the reference.
+pub const REPAIR_TTL: &str = "336h";
 /// Type of the condition of a node that would be taken out, or given back, if no other
 /// fault-quarantine ran in the cluster.
 pub const OTHER_QUARANTINE: &str = health_event::checks::OTHER_QUARANTINE;

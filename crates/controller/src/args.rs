@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::builder::Resettable;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
+use health_event::NodeName;
+
 const AFTER_HELP: &str = "A variable that is set and empty counts as not set.";
 
 /// Takes in health events, keeps them, and takes bad nodes out of scheduling.
@@ -20,6 +22,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
+    /// Node that the controller runs on (a pod's `spec.nodeName`): it is drained and repaired last.
+    #[arg(long, value_name = "NODE", env = "NODE_NAME", value_parser = node_name)]
+    pub node_name: Option<NodeName>,
+
     /// Without TLS and tokens, on loopback addresses only: for demo and tests. The API asks for the
     /// token that is written to the file `api-token` in the store's folder.
     #[arg(long)]
@@ -34,6 +40,10 @@ pub struct Args {
     #[cfg(debug_assertions)]
     #[arg(long, value_name = "POINT[:N]")]
     pub crash_at: Option<crate::crash::Pass>,
+}
+
+fn node_name(text: &str) -> Result<NodeName, String> {
+    NodeName::new(text).map_err(|error| error.to_string())
 }
 
 impl Args {

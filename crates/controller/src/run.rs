@@ -68,6 +68,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let Args {
         config: path,
         kubeconfig,
+        node_name,
         insecure_local,
         check_config: _,
         crash_at,
@@ -76,6 +77,7 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     let Args {
         config: path,
         kubeconfig,
+        node_name,
         insecure_local,
         check_config: _,
     } = args;
@@ -101,6 +103,8 @@ pub fn prepare(args: Args) -> anyhow::Result<Prepared> {
     if insecure_local {
         problems.extend(make_local(&mut config));
     }
+    let own = &mut config.kubernetes.node_name;
+    *own = own.take().or(node_name);
     if !problems.is_empty() {
         return Err(ConfigError::Problems(problems).into());
     }

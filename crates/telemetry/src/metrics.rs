@@ -16,10 +16,13 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-use groups::{AgentMetrics, BreakerMetrics, IngestMetrics, QuarantineMetrics, QuarantineTimes};
+use groups::{
+    AgentMetrics, BreakerMetrics, DrainMetrics, IngestMetrics, QuarantineMetrics, QuarantineTimes,
+};
 pub use labels::{
-    ActionLabel, BoundLabel, ErrorLabel, LabelNames, NodeEventLabel, NodeLabel, OutcomeLabel,
-    PoolLabel, RefusalLabel, RuleLabel, StateLabel, StatusLabel, TaintLabel,
+    ActionLabel, BoundLabel, DrainLabel, ErrorLabel, LabelNames, NodeCheckLabel, NodeErrorLabel,
+    NodeEventLabel, NodeLabel, OutcomeLabel, PodCallLabel, PoolLabel, RefusalLabel, RuleLabel,
+    StateLabel, StatusLabel, TaintLabel,
 };
 pub use register::Described;
 use register::{Register, add};
@@ -93,6 +96,17 @@ pub struct ControllerMetrics {
     pub other_quarantine: Gauge,
     pub other_quarantine_looked_at: Gauge,
     pub rule_errors: Family<RuleLabel, Counter>,
+
+    pub drains_processed: Family<DrainLabel, Counter>,
+    pub drain_errors: Family<NodeErrorLabel, Counter>,
+    pub drains_cancelled: Family<NodeCheckLabel, Counter>,
+    pub drain_waiting_for_timeout: Family<NodeLabel, Gauge>,
+    pub drain_queue: Gauge,
+    pub drain_handling_seconds: Histogram,
+    pub drain_seconds: Histogram,
+    pub drain_pod_calls: Family<PodCallLabel, Counter>,
+    pub other_drainer: Gauge,
+
     pub watch_restarts: Counter,
     pub leader: Gauge,
     pub store_refuses: Gauge,
@@ -118,6 +132,7 @@ impl ControllerMetrics {
         let times = QuarantineTimes::register(&mut r, long_seconds(), long_seconds());
         let breaker = BreakerMetrics::register(&mut r);
         let agents = AgentMetrics::register(&mut r);
+        let drain = DrainMetrics::register(&mut r, seconds());
         Self {
             node_condition_updates: add(
                 &mut r,
@@ -203,6 +218,15 @@ impl ControllerMetrics {
             other_quarantine: breaker.other_quarantine,
             other_quarantine_looked_at: breaker.other_quarantine_looked_at,
             rule_errors: breaker.rule_errors,
+            drains_processed: drain.processed,
+            drain_errors: drain.errors,
+            drains_cancelled: drain.cancelled,
+            drain_waiting_for_timeout: drain.waiting_for_timeout,
+            drain_queue: drain.queue,
+            drain_handling_seconds: drain.handling,
+            drain_seconds: drain.duration,
+            drain_pod_calls: drain.pod_calls,
+            other_drainer: drain.other_drainer,
             register: r,
         }
     }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use health_event::NodeName;
 use health_event::node::is_dns_subdomain;
 use telemetry::logging::{self, LogFormat};
 use toml::Value;
@@ -48,6 +49,8 @@ impl LogConfig {
 pub struct KubernetesConfig {
     /// Namespace of the controller's own objects; none = the one it runs in, else `warden`.
     pub namespace: Option<String>,
+    /// Node that the controller runs on; none = not known.
+    pub node_name: Option<NodeName>,
 }
 
 impl KubernetesConfig {
@@ -62,8 +65,22 @@ impl KubernetesConfig {
             "a DNS label, or \"\"",
             |text| (text.is_empty() || is_dns_label(text)).then(|| text.to_owned()),
         );
+        let node_name = s.name(
+            (
+                "node_name",
+                "",
+                "Node that the controller runs on, which is drained and repaired last; empty is that \
+                 of --node-name",
+            ),
+            "a node's name, or \"\"",
+            |text| match text {
+                "" => Some(None),
+                text => NodeName::new(text).ok().map(Some),
+            },
+        );
         Self {
             namespace: (!namespace.is_empty()).then_some(namespace),
+            node_name,
         }
     }
 }

@@ -6,8 +6,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use super::labels::{
-    BoundLabel, ErrorLabel, NodeLabel, OutcomeLabel, PoolLabel, RefusalLabel, RuleLabel,
-    StateLabel, TaintLabel,
+    BoundLabel, DrainLabel, ErrorLabel, NodeCheckLabel, NodeErrorLabel, NodeLabel, OutcomeLabel,
+    PodCallLabel, PoolLabel, RefusalLabel, RuleLabel, StateLabel, TaintLabel,
 };
 use super::register::{Register, add};
 use super::{ActionSeconds, GaugeF64};
@@ -356,6 +356,81 @@ impl BreakerMetrics {
                 "warden_rule_errors",
                 "Evaluations of a rule that ended in an error, which is no match",
                 Family::default(),
+            ),
+        }
+    }
+}
+
+pub(super) struct DrainMetrics {
+    pub(super) processed: Family<DrainLabel, Counter>,
+    pub(super) errors: Family<NodeErrorLabel, Counter>,
+    pub(super) cancelled: Family<NodeCheckLabel, Counter>,
+    pub(super) waiting_for_timeout: Family<NodeLabel, Gauge>,
+    pub(super) queue: Gauge,
+    pub(super) handling: Histogram,
+    pub(super) duration: Histogram,
+    pub(super) pod_calls: Family<PodCallLabel, Counter>,
+    pub(super) other_drainer: Gauge,
+}
+
+impl DrainMetrics {
+    pub(super) fn register(r: &mut Register, handling: Histogram) -> Self {
+        // The reference's: 0.1 s to five days.
+        let duration = Histogram::new(exponential_buckets(0.1, 2.0, 23));
+        Self {
+            processed: add(
+                r,
+                "node_drainer_events_processed",
+                "Drains that ended, by how: drained, failed, cancelled, skipped (nothing to do)",
+                Family::default(),
+            ),
+            errors: add(
+                r,
+                "node_drainer_processing_errors",
+                "Failures of drains: refused or failed evictions and deletions, an unreadable store",
+                Family::default(),
+            ),
+            cancelled: add(
+                r,
+                "node_drainer_cancelled_event",
+                "Faults whose drain ended before it was done",
+                Family::default(),
+            ),
+            waiting_for_timeout: add(
+                r,
+                "node_drainer_waiting_for_timeout",
+                "1 while a drain waits for pods that it will delete at their time",
+                Family::default(),
+            ),
+            queue: add(
+                r,
+                "node_drainer_queue_depth",
+                "Nodes that wait for a decision of the drain",
+                Gauge::default(),
+            ),
+            handling: add(
+                r,
+                "node_drainer_event_handling_duration_seconds",
+                "Time of a drain's look at one node",
+                handling,
+            ),
+            duration: add(
+                r,
+                "node_drainer_pod_eviction_duration_seconds",
+                "Time from a node's quarantine to the node drained",
+                duration,
+            ),
+            pod_calls: add(
+                r,
+                "warden_drain_pod_calls",
+                "Evictions and deletions of pods, by what came of them",
+                Family::default(),
+            ),
+            other_drainer: add(
+                r,
+                "warden_other_drainer",
+                "1 while drains move no pod because another node-drainer runs in the cluster",
+                Gauge::default(),
             ),
         }
     }

@@ -50,6 +50,14 @@ labels! {
     TaintLabel { taint_key, taint_effect }
     /// A rule set and `passed` or `failed`.
     RuleLabel { ruleset, status }
+    /// How a drain of a node ended: `drained`, `failed`, `cancelled` or `skipped`.
+    DrainLabel { drain_status, node }
+    /// A static error code, of a node.
+    NodeErrorLabel { error_type, node }
+    /// A check of a node.
+    NodeCheckLabel { node, check_name }
+    /// `evict` or `delete`, and what came of it.
+    PodCallLabel { call, outcome }
     /// A named state.
     StateLabel { state }
     /// A pool of the breaker and one of its bounds.

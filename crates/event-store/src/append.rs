@@ -78,6 +78,7 @@ impl Ledger {
         connection
             .prepare_cached("INSERT INTO held (node, machine, seq) VALUES (?1, ?2, ?3)")?
             .execute(params![subject_column(&new.subject), new.machine, seq])?;
+        self.holds = true;
         if let Subject::Node(node) = &new.subject {
             self.touch(node);
         }

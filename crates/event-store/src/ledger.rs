@@ -85,6 +85,8 @@ pub(crate) struct Ledger {
     pub(crate) fault_row: u64,
     pub(crate) counters: Counters,
     pub(crate) shares: Shares,
+    /// Whether there may be held events: nearly always there are none, and nobody needs to look.
+    pub(crate) holds: bool,
     /// Counters as of the last commit, to go back to.
     kept: Counters,
     first_seq: u64,
@@ -92,6 +94,12 @@ pub(crate) struct Ledger {
     nodes: BTreeSet<NodeName>,
     machines: BTreeSet<String>,
     spools: SpoolNotes,
+}
+
+/// Whether there are held events.
+pub(crate) fn holds_any(connection: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM held)";
+    connection.query_row(sql, [], |row| row.get(0))
 }
 
 impl Ledger {
@@ -106,6 +114,7 @@ impl Ledger {
             fault_row: 0,
             counters: Counters::default(),
             shares: Shares::default(),
+            holds: false,
             kept: Counters::default(),
             first_seq: 0,
             transitions_before: 0,
@@ -129,6 +138,7 @@ impl Ledger {
             connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let sql = "SELECT coalesce(max(fault), 0) FROM faults";
         self.fault_row = connection.query_row(sql, [], |row| row.get(0))?;
+        self.holds = holds_any(connection)?;
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Reads. Each uses a connection of its own and sees one whole commit.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -350,6 +351,9 @@ impl EventStore {
         after: u64,
         limit: usize,
     ) -> Result<Vec<StoredEvent>, ReadError> {
+        if !self.shared().holds.load(Ordering::Acquire) {
+            return Ok(Vec::new());
+        }
         let sql = "SELECT e.seq, e.sender, e.id, e.node, e.machine, e.boot, e.generated_at,
                 e.received_at, e.strategy, e.healthy, e.fatal, e.agent, e.check_name, e.component,
                 e.body

@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 
 use crate::changes::scopes_where;
 use crate::codec::nanos;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, holds_any};
 use crate::records;
 use crate::types::Pruned;
 
@@ -49,7 +49,10 @@ impl Ledger {
             old
         };
         pruned.other_rows = drop_others(connection, old, repeats)?;
-        drop_held(connection)?;
+        if self.holds {
+            drop_held(connection)?;
+            self.holds = holds_any(connection)?;
+        }
         pruned.other_rows += self.forget_machines(connection, old)?;
         let scopes;
         (scopes, pruned.forgotten) = self.forget(connection, memory)?;

@@ -1,6 +1,7 @@
 //! The handle.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -28,6 +29,8 @@ pub type CommitListener = Box<dyn Fn(&Commit) + Send + Sync>;
 pub(crate) struct Shared {
     pub(crate) listeners: Mutex<Vec<CommitListener>>,
     pub(crate) counters: Mutex<Counters>,
+    /// Whether there may be held events.
+    pub(crate) holds: AtomicBool,
     /// Open faults that may have effects, by node.
     pub(crate) open_faults: Recent<NodeName, Arc<[StoredFault]>>,
     /// Open incidents, by node.
@@ -52,8 +55,9 @@ impl Shared {
     }
 
     /// Tells of a commit: whoever looks from now on sees it.
-    pub(crate) fn publish(&self, commit: &Commit, counters: Counters) {
+    pub(crate) fn publish(&self, commit: &Commit, counters: Counters, holds: bool) {
         self.forget(commit);
+        self.holds.store(holds, Ordering::Release);
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner) = counters;
         let listeners = self.listeners.lock();
         for listener in listeners.unwrap_or_else(PoisonError::into_inner).iter() {

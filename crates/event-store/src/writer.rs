@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode};
@@ -47,6 +48,7 @@ impl Writer {
         let reserve = options.reserve;
         let mut ledger = Ledger::load(&opened.connection, options).map_err(sqlite)?;
         ledger.rename_checks(&opened.connection).map_err(sqlite)?;
+        shared.holds.store(ledger.holds, Ordering::Release);
         let footing = Footing::new(&dir, &opened.path, &opened.lock, reserve)?;
         Ok(Self {
             connection: opened.connection,
@@ -172,7 +174,8 @@ impl Writer {
         self.footing.wrote(None);
         self.checkpointer.committed();
         let commit = self.ledger.committed();
-        self.shared.publish(&commit, self.ledger.counters);
+        self.shared
+            .publish(&commit, self.ledger.counters, self.ledger.holds);
         result
     }
 

@@ -1,5 +1,5 @@
-//! What the subcommands share that ask for something to be done: `hold`, `release`, `close`,
-//! `breaker reset`.
+//! What the subcommands share that ask for something to be done: `hold`, `release`, `cancel`,
+//! `close`, `breaker reset`.
 
 use std::io::Write as _;
 

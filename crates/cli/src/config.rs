@@ -20,7 +20,7 @@ mod syntax;
 /// Bytes of a configuration at most.
 const LARGEST: u64 = 1024 * 1024;
 /// Top-level keys that only one of the two knows.
-const CONTROLLERS: [&str; 10] = [
+const CONTROLLERS: [&str; 13] = [
     "dedup",
     "profile",
     "kubernetes",
@@ -30,6 +30,9 @@ const CONTROLLERS: [&str; 10] = [
     "reports",
     "connector",
     "quarantine",
+    "drain",
+    "remediation",
+    "janitor",
     "api",
 ];
 const AGENTS: [&str; 9] = [

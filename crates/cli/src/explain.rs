@@ -15,10 +15,12 @@ use crate::words::Clock;
 
 mod blocks;
 mod can_do;
+mod drain;
 mod faults;
 mod held;
 mod marks;
 mod next;
+mod repair;
 mod show;
 
 /// Faults that are told in full.

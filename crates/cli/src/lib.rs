@@ -13,6 +13,7 @@ use clap::{Arg, CommandFactory as _, Parser, Subcommand};
 pub mod api;
 mod ask;
 pub mod breaker;
+pub mod cancel;
 pub mod close;
 pub mod completions;
 pub mod config;
@@ -22,6 +23,7 @@ pub mod inject;
 pub mod output;
 pub mod release;
 pub mod scan;
+mod stages;
 pub mod status;
 pub mod timeline;
 mod tls;
@@ -43,7 +45,7 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, nothing wrong; 1 done, and something is wrong: faults \
-found (scan, config check), a fault or an incident open (explain), only recorded (hold, release), \
+found (scan, config check), a fault or an incident open (explain), only recorded (hold, release, cancel), \
 anything out of order (status --check, and only with it); 2 wrong usage, or something could not be read, reached or done. \
 Each command's --help says it for that command.";
 
@@ -126,8 +128,10 @@ pub enum Command {
     Breaker(breaker::Args),
     /// Take a node out of service until a person releases it.
     Hold(hold::Args),
-    /// Give a node back now: end a hold, or its incident.
+    /// Give a node back: end a hold, or its incident.
     Release(release::Args),
+    /// End a node's incident now, with its hold, drain and repair.
+    Cancel(cancel::Args),
     /// Close one fault that you know to be over.
     Close(close::Args),
     /// Report a health event through the agent's socket on this node, for tests and drills.

@@ -29,6 +29,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Breaker(args) => Ok(cli::breaker::run(args, &cli.connection, &cli.output)?),
         Command::Hold(args) => Ok(cli::hold::run(args, &cli.connection, &cli.output)?),
         Command::Release(args) => Ok(cli::release::run(args, &cli.connection, &cli.output)?),
+        Command::Cancel(args) => Ok(cli::cancel::run(args, &cli.connection, &cli.output)?),
         Command::Close(args) => Ok(cli::close::run(args, &cli.connection, &cli.output)?),
         Command::Inject(args) => Ok(cli::inject::run(args, &cli.output)?),
         Command::Config(args) => Ok(cli::config::run(args, &cli.output)?),

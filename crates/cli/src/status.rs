@@ -10,6 +10,7 @@ use crate::output::{
     BOLD, Cell, DIM, Exit, Format, GREEN, Options, PLAIN, RED, Style, Table, YELLOW,
 };
 use crate::output::{counted, harmless, json_line, unless_gone};
+use crate::stages;
 use crate::words::{self, Clock};
 
 /// Nodes that are printed.
@@ -25,7 +26,7 @@ usage, or no answer.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// For scripts: exit with 1 if the controller is not ready, a node is out or withheld, a
+    /// For scripts: exit with 1 if the controller is not ready, a node is out, withheld or in need of a person, a
     /// breaker is tripped, another fault-quarantine runs, an agent is silent or can't be taken at its word, or a pool has a fault. Without it the exit code is 0 then too.
     #[arg(long)]
     check: bool,
@@ -66,6 +67,7 @@ fn is_well(status: &Status) -> bool {
         && status.parts.iter().all(|part| is_ready(part))
         && status.out == 0
         && status.withheld == 0
+        && status.need_person == 0
         && status.agents_silent == 0
         && status.agents_conflicting == 0
         && status.agents_other_machine == 0
@@ -172,8 +174,11 @@ fn head(out: &mut impl Write, status: &Status, clock: &Clock) -> io::Result<()> 
     let (out_by_us, held) = (marked(status.out, RED), marked(status.withheld, YELLOW));
     writeln!(
         out,
-        "  nodes   {}: {out_by_us}{} out{out_by_us:#}, {held}{} withheld{held:#}",
-        status.nodes, status.out, status.withheld
+        "  nodes   {}: {out_by_us}{} out{out_by_us:#}, {held}{} withheld{held:#}{}",
+        status.nodes,
+        status.out,
+        status.withheld,
+        stages_of(status)
     )?;
     writeln!(
         out,
@@ -209,6 +214,22 @@ fn head(out: &mut impl Write, status: &Status, clock: &Clock) -> io::Result<()> 
         harmless(&store.id)
     )?;
     gaps(out, store)
+}
+
+/// Nodes of which something goes on, or does not.
+fn stages_of(status: &Status) -> String {
+    let told = [
+        (status.draining, YELLOW, "draining"),
+        (
+            status.repairing,
+            YELLOW,
+            "with a repair planned or under way",
+        ),
+        (status.need_person, RED, "in need of a person"),
+    ];
+    let told = told.into_iter().filter(|(count, ..)| *count > 0);
+    let told = told.map(|(count, style, what)| format!(", {style}{count} {what}{style:#}"));
+    told.collect::<Vec<_>>().concat()
 }
 
 /// Agents that can't be taken at their word.
@@ -297,13 +318,14 @@ fn cells(node: &NodeLine) -> Vec<Cell> {
     let state = node.state.as_deref();
     let style = match state {
         Some(_) if node.given_back => YELLOW,
+        Some(_) if node.needs_person => RED,
         Some("Quarantined" | "Applying") => RED,
         Some(_) => YELLOW,
         None => DIM,
     };
     let state = match state {
         Some(state) if node.given_back => format!("{state}, given back by hand"),
-        Some(state) => state.to_owned(),
+        Some(state) => format!("{state}{}", stages::of_line(node)),
         None => "in service".to_owned(),
     };
     let unless = |well: bool, style: Style| if well { PLAIN } else { style };

@@ -13,6 +13,7 @@ use crate::output::{self, harmless, json_line, unless_gone};
 use crate::output::{
     BOLD, Cell, DIM, Exit, Format, GREEN, Options, PLAIN, RED, Style, Table, YELLOW,
 };
+use crate::stages;
 use crate::words::{self, Clock};
 
 /// Steps of one answer of the API.
@@ -150,7 +151,7 @@ pub(crate) fn table(steps: &[Step], clock: &Clock) -> Table {
         let cells = vec![
             Cell::new(clock.local(step.at), DIM),
             Cell::new(after.unwrap_or_default(), PLAIN),
-            Cell::new(change(step), style(&step.to)),
+            Cell::new(change(step), style(step)),
             Cell::new(why(step), PLAIN),
         ];
         table.row(cells, "");
@@ -159,23 +160,31 @@ pub(crate) fn table(steps: &[Step], clock: &Clock) -> Table {
 }
 
 fn change(step: &Step) -> String {
-    match step.from.as_str() {
+    let change = match step.from.as_str() {
+        "" if stages::part(step).is_some() => step.to.clone(),
         "" => format!("opened as {}", step.to),
         from if from == step.to => step.to.clone(),
         from => format!("{from} → {}", step.to),
+    };
+    match stages::part(step) {
+        Some(part) => format!("{part} {change}"),
+        None => change,
     }
 }
 
-fn style(state: &str) -> Style {
-    match state {
-        "Quarantined" | "Applying" => RED,
-        "Closed" => GREEN,
+fn style(step: &Step) -> Style {
+    match step.to.as_str() {
+        "Quarantined" | "Applying" | "Failed" | "NeedsOperator" => RED,
+        "Closed" | "Drained" | "Succeeded" => GREEN,
         _ => YELLOW,
     }
 }
 
 /// The controller's plain words; whatever else is there if it has none.
 pub(crate) fn why(step: &Step) -> String {
+    if stages::part(step).is_some() {
+        return stages::why(step);
+    }
     let text = |key: &str| step.cause.get(key).and_then(Value::as_str);
     let Some(words) = text("text").or_else(|| text("reason")) else {
         return match &step.cause {

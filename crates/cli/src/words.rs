@@ -226,6 +226,14 @@ pub(crate) fn actor(name: &str) -> &str {
     }
 }
 
+/// The same with why, as the controller keeps both in one: `ann (the fan is new)`.
+pub(crate) fn actor_and_why(name: &str) -> String {
+    match name.split_once(" (") {
+        Some((who, why)) => format!("{} ({why}", actor(who)),
+        None => actor(name).to_owned(),
+    }
+}
+
 /// Who holds a node, and why, as the controller keeps both in one: `ann (the fan is loud)`.
 pub(crate) fn holder(held_by: &str) -> String {
     match held_by.split_once(": ") {

@@ -18,6 +18,7 @@ mod operators;
 mod plugin;
 mod requests;
 mod scan;
+mod stages;
 mod states;
 mod status;
 mod texts;

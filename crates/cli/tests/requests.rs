@@ -1,4 +1,4 @@
-//! `warden hold`, `warden release`, `warden close`, and the completions of all.
+//! `warden hold`, `warden release`, `warden cancel`, `warden close`, and the completions of all.
 
 use crate::kit::{Ran, Server, ask, program, warden};
 
@@ -7,18 +7,27 @@ fn server() -> Server {
     Server::start(&[
         ("POST /api/v1/nodes/gpu-17/hold", 200, done.clone()),
         ("POST /api/v1/nodes/gpu-17/release", 200, done.clone()),
+        ("POST /api/v1/nodes/gpu-17/cancel", 200, done.clone()),
         ("POST /api/v1/nodes/gpu-17/close", 200, done),
     ])
 }
 
 #[test]
 fn each_sends_its_body_and_prints_what_was_done() {
-    let table: [(&[&str], &str); 3] = [
+    let table: [(&[&str], &str); 5] = [
         (
             &["hold", "gpu-17", "--reason", "broken \"fan\""],
             r#"{"reason":"broken \"fan\""}"#,
         ),
         (&["release", "gpu-17"], "{}"),
+        (
+            &["release", "gpu-17", "--reason", "it is new"],
+            r#"{"reason":"it is new"}"#,
+        ),
+        (
+            &["cancel", "gpu-17", "--reason", "a drill"],
+            r#"{"reason":"a drill"}"#,
+        ),
         (
             &["close", "gpu-17", "3f2a9c01d4e5"],
             r#"{"fault":"3f2a9c01d4e5"}"#,
@@ -69,10 +78,10 @@ fn a_node_that_is_no_name_is_never_sent() {
         assert_eq!(ran.code, Some(2), "{name}");
         assert!(ran.err.contains("<NODE>"), "{}", ran.err);
     }
-    assert!(
-        warden(&["hold", "gpu-17"]).err.contains("--reason"),
-        "a hold needs a reason"
-    );
+    for act in ["hold", "cancel"] {
+        let ran = warden(&[act, "gpu-17"]);
+        assert!(ran.err.contains("--reason"), "a {act} needs a reason");
+    }
 }
 
 #[test]
@@ -99,8 +108,8 @@ fn completions_know_every_subcommand() {
         let ran = warden(&["completions", shell]);
         assert_eq!(ran.code, Some(0));
         let names = [
-            "scan", "status", "explain", "timeline", "breaker", "hold", "release", "close",
-            "inject", "config",
+            "scan", "status", "explain", "timeline", "breaker", "hold", "release", "cancel",
+            "close", "inject", "config",
         ];
         for name in names {
             assert!(ran.out.contains(name), "{shell} does not know {name}");

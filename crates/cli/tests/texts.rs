@@ -68,6 +68,10 @@ fn every_command_and_flag_that_a_text_names_exists() {
         [
             "field-selector",
             "replicas",
+            "ignore-daemonsets",
+            "delete-emptydir-data",
+            "grace-period",
+            "force",
             "file",
             "insecure-local",
             "check-config",

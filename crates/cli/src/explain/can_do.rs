@@ -6,7 +6,7 @@ use wire::api::Incident;
 use super::faults::{self, Role, role};
 use super::marks::{self, Marks};
 use super::next::{self, is_out};
-use super::{FAULTS, Facts};
+use super::{FAULTS, Facts, drain, repair};
 use crate::words;
 
 /// Faults whose `warden close` is spelled out; the others' ids stand above.
@@ -31,7 +31,7 @@ pub(super) struct Command {
     pub(super) effect: String,
 }
 
-fn command(command: impl Into<String>, effect: impl Into<String>) -> Command {
+pub(super) fn command(command: impl Into<String>, effect: impl Into<String>) -> Command {
     Command {
         command: command.into(),
         effect: effect.into(),
@@ -57,6 +57,10 @@ pub(super) fn commands(facts: &Facts) -> Vec<Command> {
     }
     list.extend(other_quarantine(facts));
     if facts.node.object.is_some() {
+        if let Some(incident) = open.filter(|incident| incident.state == "Quarantined") {
+            list.extend(drain::commands(facts, incident));
+            list.extend(repair::commands(incident));
+        }
         list.extend(repairs(facts));
         list.extend(in_or_out(facts, open));
         list.extend(marks(facts));
@@ -69,11 +73,9 @@ fn repairs(facts: &Facts) -> Vec<Command> {
     let (name, agent) = (&facts.node.name, facts.node.agent.state.as_str());
     let mut list = Vec::new();
     let mut faults = facts.node.faults.iter();
-    if faults.any(|fault| words::end(fault).contains("reboot")) {
-        list.push(command(
-            "reboot the machine",
-            "Warden does not reboot nodes in this version; it looks again after the boot",
-        ));
+    let reboot = faults.any(|fault| words::end(fault).contains("reboot"));
+    if let Some(effect) = repair::is_by_hand(facts).filter(|_| reboot) {
+        list.push(command("reboot the machine", effect));
     }
     if matches!(agent, "silent" | "none") {
         list.push(command(
@@ -113,12 +115,20 @@ fn in_or_out(facts: &Facts, open: Option<&Incident>) -> Vec<Command> {
             return by_hand(facts, incident);
         }
         Some(incident) if incident.held_by.is_some() => {
-            return vec![release(
-                "end the hold: it comes back once its faults, if any, have ended",
-            )];
+            let cancel = command(
+                format!("warden cancel {name} --reason TEXT"),
+                format!("{}give it back now, with the hold{after}", stops(incident)),
+            );
+            return vec![
+                release("end the hold: it comes back once its faults, if any, have ended"),
+                cancel,
+            ];
         }
         Some(incident) if is_out(incident) => {
-            return vec![release(&format!("give it back now{after}"))];
+            return vec![release(&format!(
+                "{}give it back now{after}",
+                stops(incident)
+            ))];
         }
         Some(_) | None => {}
     }
@@ -146,6 +156,19 @@ fn in_or_out(facts: &Facts, open: Option<&Incident>) -> Vec<Command> {
         list.push(release(&format!("leave it in service{after}")));
     }
     list
+}
+
+/// What the end of an incident ends beside it.
+fn stops(incident: &Incident) -> &'static str {
+    let drain = incident.drain.as_ref().map(|drain| drain.state.as_str());
+    let repair = incident.repair.as_ref().map(|repair| repair.state.as_str());
+    match (repair, drain) {
+        (Some("Requested" | "Running" | "Unknown"), _) => {
+            "call the repair off, unless its signal may be sent, and "
+        }
+        (_, Some("Draining" | "Waiting")) => "stop the drain, and ",
+        _ => "",
+    }
 }
 
 /// Everything that has to come off a node which Warden took out, while Warden writes nothing.

@@ -20,7 +20,7 @@ fn of(facts: &Facts, hold: &Hold, clock: &Clock) -> Vec<Line> {
     let cause = if faults::is_endless(hold) {
         format!(
             "{} dropped the withheld cordon (`warden breaker reset --drop-withheld`).",
-            words::actor(&hold.actor)
+            words::actor_and_why(&hold.actor)
         )
     } else {
         cause(facts, hold, clock)
@@ -49,7 +49,10 @@ fn cause(facts: &Facts, hold: &Hold, clock: &Clock) -> String {
         .iter()
         .filter(|i| i.closed_at.is_some());
     let Some(incident) = closed.into_iter().find(by_person) else {
-        return format!("The node was given back by {}.", words::actor(&hold.actor));
+        return format!(
+            "The node was given back by {}.",
+            words::actor_and_why(&hold.actor)
+        );
     };
     let ended = incident.closed_at.unwrap_or(incident.since);
     let (when, age) = (clock.local(ended), clock.age(ended));
@@ -64,7 +67,7 @@ fn cause(facts: &Facts, hold: &Hold, clock: &Clock) -> String {
         ),
         _ => format!(
             "{} gave the node back {when} ({age} ago).",
-            words::actor(&hold.actor)
+            words::actor_and_why(&hold.actor)
         ),
     };
     let (id, reason) = (&incident.id, &incident.detail);

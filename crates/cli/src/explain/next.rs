@@ -6,7 +6,7 @@ use wire::api::{Fault, Incident};
 
 use super::faults::{self, Role, role};
 use super::marks::{self, Marks};
-use super::{FAULTS, Facts, blocks, can_do, held};
+use super::{FAULTS, Facts, blocks, can_do, drain, held, repair};
 use crate::output::{PLAIN, RED, Style, YELLOW, counted};
 use crate::timeline;
 use crate::words::{self, Clock};
@@ -134,7 +134,7 @@ fn of_incident(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
         "Observed" => observed(facts),
         "Applying" => vec![writes(facts, incident, "takes the node out", clock)],
         "Releasing" => vec![writes(facts, incident, "gives the node back", clock)],
-        _ => quarantined(facts, incident),
+        _ => quarantined(facts, incident, clock),
     };
     if let Some(why) = &incident.needs_operator {
         lines.insert(0, Line::Person(needs_operator(facts, why)));
@@ -263,7 +263,7 @@ fn observed(facts: &Facts) -> Vec<Line> {
     ]
 }
 
-fn quarantined(facts: &Facts, incident: &Incident) -> Vec<Line> {
+fn quarantined(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
     if marks::on_node(facts, incident) == Marks::None {
         return vec![Line::Comes(given_back(facts))];
     }
@@ -279,6 +279,11 @@ fn quarantined(facts: &Facts, incident: &Incident) -> Vec<Line> {
             "Not given back: {}.",
             incident.detail
         )));
+    }
+    let has_stage = incident.drain.is_some() || incident.repair.is_some();
+    if has_stage || incident.faults.iter().any(|f| f.closed_at.is_none()) {
+        lines.extend(drain::lines(facts, incident, clock));
+        lines.extend(repair::lines(facts, incident, clock));
     }
     let mut open = faults::sorted(facts, &facts.node.faults);
     open.retain(|fault| matches!(role(facts, fault), Role::Acts(_)));

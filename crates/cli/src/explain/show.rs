@@ -8,6 +8,7 @@ use super::can_do::is_cordoned_by_others;
 use super::marks::{self, Marks};
 use super::{FAULTS, Facts, can_do, faults, next};
 use crate::output::{BOLD, DIM, GREEN, RED, Style, YELLOW, counted, harmless};
+use crate::stages;
 use crate::timeline;
 use crate::words::{self, Clock};
 
@@ -153,6 +154,10 @@ fn with_incident(facts: &Facts, incident: &Incident) -> String {
         ("Releasing", Marks::None) => "is in service again; the incident is about to end",
         ("Releasing", Marks::All | Marks::Part) if idle => {
             "is out of service: the write that was to give it back is not begun again"
+        }
+        ("Quarantined", Marks::All) => {
+            let text = stages::headline(incident);
+            return text.unwrap_or_else(|| words::state("Quarantined").to_owned());
         }
         (state, _) => words::state(state),
     };

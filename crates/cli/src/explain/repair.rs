@@ -1,0 +1,258 @@
+//! The repair of the node: what is planned or ordered, what keeps it, by when its effect has to be
+//! seen, and what a person can do.
+
+use wire::api::{Incident, Repair, RepairAttempt};
+
+use super::Facts;
+use super::can_do::{Command, command};
+use super::next::Line;
+use crate::stages::{self, rung};
+use crate::words::Clock;
+
+/// What goes on, and what blocks it.
+pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
+    let Some(repair) = &incident.repair else {
+        return stages::off(facts.status.as_ref(), |status| &status.remediation)
+            .map(|off| Line::Blocks(format!("Nothing is repaired: repairs are {off}.")))
+            .into_iter()
+            .collect();
+    };
+    let since = clock.since(repair.since);
+    let attempt = repair.attempt.as_ref();
+    match repair.state.as_str() {
+        "Planned" => vec![planned(repair)],
+        "Requested" => under_way(
+            attempt,
+            &format!("was ordered {since}; the API server has not shown its object yet"),
+            clock,
+        ),
+        "Running" => under_way(attempt, &format!("is under way since {since}"), clock),
+        "Unknown" => under_way(
+            attempt,
+            &format!(
+                "was under way; its object went {since} before its end was seen. Nothing is sent a second \
+                 time: the node alone can tell what became of it"
+            ),
+            clock,
+        ),
+        "Succeeded" => succeeded(attempt, &since),
+        "Failed" => failed(repair, &since),
+        "NeedsOperator" => vec![needs_operator(repair, &since)],
+        "Cancelled" => {
+            let text = format!("The repair was ended {since}: what it was for is over.");
+            vec![Line::Comes(text)]
+        }
+        other => vec![Line::Comes(format!("The repair is {other} {since}."))],
+    }
+}
+
+fn planned(repair: &Repair) -> Line {
+    let what = rung(&repair.detail);
+    let why = match repair.blocked_by.as_deref() {
+        None => return Line::Comes(format!("Next comes {what}: it is about to be ordered.")),
+        Some("not_drained") => {
+            return Line::Comes(format!("Once the node is empty, {what} is ordered."));
+        }
+        Some("dry_run") => "repairs are in a dry run: it is shown, and not ordered",
+        Some("other_remediation") => {
+            "another fault-remediation runs in this cluster, and both would order it"
+        }
+        Some("paused") => "the node is paused, and nothing new is started",
+        Some("external_owner") => {
+            "another system repairs the node; once it hands back, it is planned anew"
+        }
+        Some("other_repair") => {
+            "another repair of this node is not at its end; there is never more than one"
+        }
+        Some("own_node") => {
+            "the controller itself runs on this node, which goes last and alone, once the controller runs \
+             elsewhere"
+        }
+        Some(other) => other,
+    };
+    Line::Blocks(format!("Planned is {what}, and not ordered: {why}."))
+}
+
+/// `Attempt 1 (a reboot, for RESTART_BM; RebootNode NAME)`
+fn name(attempt: Option<&RepairAttempt>) -> String {
+    let Some(attempt) = attempt else {
+        return "The repair".to_owned();
+    };
+    let force = if attempt.force { " with force" } else { "" };
+    format!(
+        "Attempt {} ({}{force}, for {}; {} {})",
+        attempt.number,
+        rung(&attempt.rung),
+        attempt.action,
+        stages::object_kind(&attempt.rung),
+        attempt.object
+    )
+}
+
+fn under_way(attempt: Option<&RepairAttempt>, what: &str, clock: &Clock) -> Vec<Line> {
+    let mut lines = vec![Line::Comes(format!("{} {what}.", name(attempt)))];
+    let Some(attempt) = attempt else {
+        return lines;
+    };
+    let boot = match (attempt.rung.as_str(), attempt.boot_before.as_str()) {
+        ("reboot", "") => {
+            "It is proven by the object's end, and Ready: the boot before is not known".to_owned()
+        }
+        ("reboot", boot) => format!("It is proven by another boot than {boot}, and Ready"),
+        _ => "Its object tells when it is done".to_owned(),
+    };
+    let deadline = if clock.is_ahead(attempt.deadline) {
+        format!(
+            "{}, else the attempt is used up",
+            clock.until(attempt.deadline)
+        )
+    } else {
+        format!(
+            "{}: the attempt is about to be used up",
+            clock.local(attempt.deadline)
+        )
+    };
+    lines.push(Line::Comes(format!("  {boot}, by {deadline}.")));
+    lines.push(Line::Comes(
+        "  Until it is at its end the node is not given back, also if its faults end before."
+            .to_owned(),
+    ));
+    lines
+}
+
+fn succeeded(attempt: Option<&RepairAttempt>, since: &str) -> Vec<Line> {
+    let seen = match attempt.map(|attempt| attempt.rung.as_str()) {
+        Some("reboot") => "the node is Ready in another boot",
+        _ => "its object says that it is done",
+    };
+    vec![
+        Line::Comes(format!("{} succeeded {since}: {seen}.", name(attempt))),
+        Line::Comes(
+            "  Now the node's agent tells what it still finds: faults that are gone close, one that is said \
+             again starts the next attempt."
+                .to_owned(),
+        ),
+    ]
+}
+
+fn failed(repair: &Repair, since: &str) -> Vec<Line> {
+    let why = match repair.detail.as_str() {
+        "no_reboot_observed" => {
+            "it is said to be done, and the node is Ready in the same boot: it did not reboot. The next \
+             attempt asks for force where that is possible"
+                .to_owned()
+        }
+        "refused" => format!("the API server does not take its object: {}", repair.words),
+        "object" => format!("its object says: {}", repair.words),
+        "deadline" => "its effect was not seen by its deadline".to_owned(),
+        other => other.to_owned(),
+    };
+    vec![
+        Line::Blocks(format!(
+            "{} failed {since}: {why}.",
+            name(repair.attempt.as_ref())
+        )),
+        Line::Comes(
+            "  If an attempt is left, the next one is ordered; else a person is needed.".to_owned(),
+        ),
+    ]
+}
+
+fn needs_operator(repair: &Repair, since: &str) -> Line {
+    let why = match repair.detail.as_str() {
+        "unsupported" => format!(
+            "no repair is configured for action {} (remediation.actions)",
+            repair.words
+        ),
+        "exhausted" => format!(
+            "all attempts of {} are used up, in this incident or on this machine within a day",
+            rung(&repair.words)
+        ),
+        "still_open" => {
+            "it was repaired, and its faults are neither said again nor closed. Close those that are over"
+                .to_owned()
+        }
+        other => other.to_owned(),
+    };
+    let last = repair.attempt.as_ref();
+    let last = last.map_or_else(String::new, |last| {
+        let came = match last.effect.as_str() {
+            "seen" => "it worked",
+            "not_seen" => "it did not happen",
+            "failed" => "it failed",
+            _ => "its end is not known",
+        };
+        format!(
+            " Last: attempt {} ({}): {came}.",
+            last.number,
+            rung(&last.rung)
+        )
+    });
+    Line::Person(format!(
+        "A person is needed since {since}: {why}. The node stays out until its faults end.{last}"
+    ))
+}
+
+/// What a person can do about it.
+pub(super) fn commands(incident: &Incident) -> Vec<Command> {
+    let Some(repair) = &incident.repair else {
+        return Vec::new();
+    };
+    match (repair.state.as_str(), repair.blocked_by.as_deref()) {
+        ("Planned", Some("other_repair")) => vec![command(
+            "kubectl get rebootnodes",
+            "which other repair of the node is not at its end",
+        )],
+        ("Planned", Some("other_remediation")) => vec![command(
+            "kubectl get deployments -A | grep fault-remediation",
+            "which other remediation runs: scaled to 0 replicas, Warden repairs",
+        )],
+        // Where an unfinished drain waits for the same, that tells it.
+        ("Planned", Some("own_node")) => vec![command(
+            "kubectl -n warden rollout restart deployment/warden-controller",
+            "move the controller to another node: then this one has its turn",
+        )],
+        ("Requested" | "Running" | "Failed", _) => of_object(repair),
+        _ => Vec::new(),
+    }
+}
+
+fn of_object(repair: &Repair) -> Vec<Command> {
+    let reboots = |attempt: &&RepairAttempt| attempt.rung == "reboot";
+    let Some(attempt) = repair.attempt.as_ref().filter(reboots) else {
+        return Vec::new();
+    };
+    let object = &attempt.object;
+    let mut list = vec![command(
+        format!("kubectl describe rebootnode {object}"),
+        "where it stands, and what the provider said",
+    )];
+    if repair.state != "Failed" {
+        list.push(command(
+            format!("kubectl delete rebootnode {object}"),
+            "call it off; a signal that was sent can't be recalled",
+        ));
+    }
+    list
+}
+
+/// Whether a person has to repair the machine: Warden does not, or has nothing left.
+pub(super) fn is_by_hand(facts: &Facts) -> Option<&'static str> {
+    let repair = facts.open().and_then(|incident| incident.repair.as_ref());
+    match repair.map(|repair| repair.state.as_str()) {
+        Some("NeedsOperator") => {
+            Some("yourself: Warden has no repair left; it looks again after the boot")
+        }
+        Some(_) if !is_dry(repair) => None,
+        _ if stages::acts(facts.status.as_ref(), |status| &status.remediation)
+            && facts.open().is_some() =>
+        {
+            None
+        }
+        _ => Some("yourself: here Warden does not; it looks again after the boot"),
+    }
+}
+
+fn is_dry(repair: Option<&Repair>) -> bool {
+    repair.is_some_and(|repair| repair.blocked_by.as_deref() == Some("dry_run"))
+}

@@ -1,0 +1,387 @@
+//! `warden explain`, `timeline` and `status` in each state of drain and repair, with each thing that
+//! blocks them.
+
+use jiff::SignedDuration;
+use serde_json::json;
+use wire::api;
+
+use crate::explain::{out, server_of};
+use crate::kit::{self, INCIDENT, Server, ago, ask, pool, step, taken_out, text};
+
+/// A controller that drains and repairs.
+fn repairs() -> api::Status {
+    api::Status {
+        profile: "remediate".into(),
+        drain: "enforce".into(),
+        remediation: "enforce".into(),
+        ..kit::status()
+    }
+}
+
+fn drain(state: &str, detail: &str) -> api::Drain {
+    api::Drain {
+        state: state.into(),
+        detail: detail.into(),
+        since: ago(400),
+        not_before: None,
+        immediate_deadline: None,
+        delete_at: None,
+        completion_deadline: None,
+        blockers: Vec::new(),
+        passed_over: Vec::new(),
+    }
+}
+
+fn draining(blockers: Vec<api::Blocker>) -> api::Drain {
+    api::Drain {
+        immediate_deadline: Some(ago(-3_200)),
+        delete_at: Some(ago(-3_200)),
+        blockers,
+        ..drain("Draining", "")
+    }
+}
+
+fn blocker(pod: &str, why: &str, detail: &str, until: Option<i64>) -> api::Blocker {
+    api::Blocker {
+        pod: pod.into(),
+        why: why.into(),
+        detail: detail.into(),
+        until: until.map(|seconds| ago(-seconds)),
+    }
+}
+
+fn repair(state: &str, detail: &str, words: &str) -> api::Repair {
+    api::Repair {
+        state: state.into(),
+        detail: detail.into(),
+        words: words.into(),
+        since: ago(120),
+        blocked_by: None,
+        attempt: None,
+    }
+}
+
+fn attempt(effect: &str) -> api::RepairAttempt {
+    api::RepairAttempt {
+        number: 1,
+        rung: "reboot".into(),
+        action: "RESTART_BM".into(),
+        object: "maintenance-gpu-17-01k4y2wj8r0000000000000001-1".into(),
+        force: false,
+        boot_before: "boot-1".into(),
+        requested_at: ago(130),
+        deadline: ago(-1_370),
+        effect: effect.into(),
+    }
+}
+
+/// Out, with these.
+fn node(drain: Option<api::Drain>, repair: Option<api::Repair>) -> api::Node {
+    let mut node = out();
+    node.incidents[0].drain = drain;
+    node.incidents[0].repair = repair;
+    node
+}
+
+/// From the headline's second line on what is of drain and repair: the rest is told by other tests.
+fn told(node: &api::Node, steps: Vec<api::Step>, status: &api::Status) -> String {
+    let server = server_of(node, steps, status, pool());
+    let ran = ask(&server, &["explain", "gpu-17"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.out);
+    let headline = ran.out.lines().next().unwrap();
+    let next = ran.out.find("What happens next").unwrap();
+    format!("{headline}\n\n{}", &ran.out[next..])
+}
+
+fn check(name: &str, node: &api::Node) {
+    insta::assert_snapshot!(name, told(node, taken_out(), &repairs()));
+}
+
+#[test]
+fn each_state_of_a_drain_says_what_goes_on_and_what_a_person_can_do() {
+    for why in ["paused", "other_drainer", "own_node"] {
+        let node = node(Some(drain("Waiting", why)), None);
+        check(&format!("drain_waits_{why}"), &node);
+    }
+    let first = api::Drain {
+        not_before: Some(ago(-200)),
+        ..drain("Waiting", "first_action")
+    };
+    check("drain_waits_first_action", &node(Some(first), None));
+    let dry = api::Drain {
+        blockers: vec![blocker("train/a", "asked", "", None)],
+        passed_over: vec!["train/b".into()],
+        ..drain("Waiting", "dry_run")
+    };
+    check("drain_in_a_dry_run", &node(Some(dry), None));
+    check("drain_begins", &node(Some(draining(Vec::new())), None));
+    let drained = api::Drain {
+        passed_over: (1..=7).map(|n| format!("train/stuck-{n}")).collect(),
+        ..drain("Drained", "")
+    };
+    let planned = repair("Planned", "reboot", "");
+    check("drained", &node(Some(drained), Some(planned)));
+    for why in ["immediate", "deleted", "completion"] {
+        let left = match why {
+            "immediate" => blocker(
+                "train/ps-0",
+                "budget",
+                "The disruption budget ps needs 2",
+                None,
+            ),
+            "deleted" => blocker("train/ps-0", "terminating", "", None),
+            _ => blocker("train/ps-0", "completion", "", None),
+        };
+        let failed = api::Drain {
+            blockers: vec![left],
+            ..drain("Failed", why)
+        };
+        check(&format!("drain_failed_{why}"), &node(Some(failed), None));
+    }
+    let mut ended = api::Step {
+        module: "drain".into(),
+        ..step(9, ago(400), "Draining", "Cancelled", "")
+    };
+    ended.cause = json!({ "reason": "not_wanted" });
+    let cancelled = node(Some(drain("Cancelled", "")), None);
+    let told = told(&cancelled, vec![ended], &repairs());
+    insta::assert_snapshot!("drain_cancelled", told);
+}
+
+/// Row "a PDB that refuses is never silent": its own words, the pod, the deadline and the commands.
+#[test]
+fn each_blocker_of_a_drain_is_named_with_its_reason_and_its_deadline() {
+    let budget = "The disruption budget ps needs 2 healthy pods and has 2 currently";
+    let failed = "eviction of pod batch/f: pods \"f\" is forbidden [forbidden]";
+    let blockers = vec![
+        blocker("batch/a", "asked", "", Some(3_200)),
+        blocker("batch/b", "terminating", "", Some(120)),
+        blocker("train/ps-0", "budget", budget, Some(3_200)),
+        blocker("batch/f", "failed", failed, Some(3_200)),
+        blocker("long/c", "completion", "", None),
+        blocker("long/d", "completion", "", Some(7_200)),
+        blocker("batch/t", "timeout", "", Some(3_200)),
+        blocker("batch/x", "new_reason", "of a newer controller", None),
+        blocker("batch/o", "asked", "", Some(-5)),
+    ];
+    check("drain_blockers", &node(Some(draining(blockers)), None));
+}
+
+#[test]
+fn of_many_pods_those_that_need_a_person_come_first_and_the_rest_is_counted() {
+    let mut blockers: Vec<api::Blocker> = (0..40)
+        .map(|n| blocker(&format!("batch/p-{n:02}"), "terminating", "", Some(60)))
+        .collect();
+    blockers.extend((0..20).map(|n| blocker(&format!("batch/q-{n:02}"), "asked", "", Some(60))));
+    let words = "The disruption budget ps needs 2 healthy pods and has 2 currently";
+    blockers.push(blocker("train/ps-0", "budget", words, Some(3_200)));
+    let told = told(
+        &node(Some(draining(blockers)), None),
+        taken_out(),
+        &repairs(),
+    );
+    let pods: Vec<&str> = told
+        .lines()
+        .filter(|l| l.contains(": was asked to go"))
+        .collect();
+    assert_eq!(pods.len(), 9, "{told}");
+    assert!(told.contains("it waits for 61 pods"), "{told}");
+    assert!(
+        told.contains("and 51 more: 11 asked to go, 40 going"),
+        "{told}"
+    );
+    assert!(told.find("train/ps-0").unwrap() < told.find("batch/q-00").unwrap());
+}
+
+#[test]
+fn each_state_of_a_repair_says_what_goes_on_and_what_a_person_can_do() {
+    let drained = || Some(drain("Drained", ""));
+    check(
+        "repair_planned",
+        &node(drained(), Some(repair("Planned", "reboot", ""))),
+    );
+    let under_way = [("Requested", 4), ("Running", 120), ("Unknown", 60)];
+    for (state, _) in under_way {
+        let repair = api::Repair {
+            attempt: Some(attempt("pending")),
+            ..repair(state, "", "")
+        };
+        let name = format!("repair_{}", state.to_lowercase());
+        check(&name, &node(drained(), Some(repair)));
+    }
+    let forced = api::RepairAttempt {
+        number: 2,
+        force: true,
+        boot_before: String::new(),
+        deadline: ago(3),
+        ..attempt("pending")
+    };
+    let late = api::Repair {
+        attempt: Some(forced),
+        ..repair("Running", "", "")
+    };
+    check("repair_late_with_force", &node(drained(), Some(late)));
+    let other = api::RepairAttempt {
+        rung: "hand-over".into(),
+        action: "REPLACE_VM".into(),
+        ..attempt("pending")
+    };
+    let handed = api::Repair {
+        attempt: Some(other),
+        ..repair("Running", "", "")
+    };
+    check("repair_handed_over", &node(drained(), Some(handed)));
+    let mut proven = node(
+        drained(),
+        Some(api::Repair {
+            attempt: Some(attempt("seen")),
+            ..repair("Succeeded", "", "")
+        }),
+    );
+    proven.agent.state = "starting".into();
+    check("repair_succeeded", &proven);
+    let ended = repair("Cancelled", "", "");
+    check("repair_cancelled", &node(drained(), Some(ended)));
+}
+
+#[test]
+fn each_failure_of_a_repair_and_each_need_of_a_person_says_why() {
+    let drained = || Some(drain("Drained", ""));
+    let failures = [
+        ("no_reboot_observed", "", "not_seen"),
+        ("refused", "RebootNode is invalid: spec.nodeName", "failed"),
+        ("object", "ProviderError: quota exceeded", "failed"),
+        ("deadline", "", "failed"),
+    ];
+    for (why, words, effect) in failures {
+        let failed = api::Repair {
+            attempt: Some(attempt(effect)),
+            ..repair("Failed", why, words)
+        };
+        check(
+            &format!("repair_failed_{why}"),
+            &node(drained(), Some(failed)),
+        );
+    }
+    let needs = [
+        ("unsupported", "CONTACT_SUPPORT", None),
+        ("exhausted", "reboot", Some(attempt("failed"))),
+        ("still_open", "", Some(attempt("seen"))),
+    ];
+    for (why, words, attempt) in needs {
+        let needs = api::Repair {
+            attempt,
+            ..repair("NeedsOperator", why, words)
+        };
+        check(
+            &format!("repair_needs_{why}"),
+            &node(drained(), Some(needs)),
+        );
+    }
+}
+
+#[test]
+fn each_thing_that_keeps_a_planned_repair_is_named() {
+    let kept = [
+        "dry_run",
+        "other_remediation",
+        "paused",
+        "external_owner",
+        "not_drained",
+        "other_repair",
+        "own_node",
+    ];
+    for by in kept {
+        let planned = api::Repair {
+            blocked_by: Some(by.into()),
+            ..repair("Planned", "reboot", "")
+        };
+        check(
+            &format!("repair_kept_{by}"),
+            &node(Some(drain("Drained", "")), Some(planned)),
+        );
+    }
+}
+
+#[test]
+fn a_profile_that_moves_or_repairs_nothing_says_so_and_how_to_do_it_by_hand() {
+    let told = told(&out(), taken_out(), &kit::status());
+    insta::assert_snapshot!("stages_are_off", told);
+}
+
+#[test]
+fn a_held_node_can_be_released_or_its_incident_cancelled() {
+    let mut node = node(Some(draining(Vec::new())), None);
+    node.incidents[0].held_by = Some("alice: broken fan".into());
+    check("held_and_draining", &node);
+}
+
+#[test]
+fn a_timeline_tells_the_whole_loop() {
+    let of = |seq, seconds: i64, module: &str, from: &str, to: &str, reason: &str| api::Step {
+        module: module.into(),
+        cause: json!({ "reason": reason }),
+        ..step(
+            seq,
+            ago(505) + SignedDuration::from_secs(seconds),
+            from,
+            to,
+            "",
+        )
+    };
+    let mut steps = taken_out();
+    steps.extend([
+        of(9, 1, "remediation", "", "Planned", "faults_ask"),
+        of(10, 1, "drain", "", "Draining", "wanted"),
+        of(11, 70, "drain", "Draining", "Drained", "empty"),
+        of(12, 70, "remediation", "Planned", "Requested", "node_empty"),
+        of(13, 71, "remediation", "Requested", "Running", "object_seen"),
+        of(14, 200, "remediation", "Running", "Succeeded", "other_boot"),
+        of(
+            15,
+            300,
+            "remediation",
+            "Succeeded",
+            "NeedsOperator",
+            "a_new_reason",
+        ),
+    ]);
+    let detail = api::IncidentDetail {
+        incident: kit::incident("Quarantined"),
+        timeline: steps,
+    };
+    let path = format!("GET /api/v1/incidents/{INCIDENT}");
+    let server = Server::start(&[(&path, 200, text(&detail))]);
+    let ran = ask(&server, &["timeline", INCIDENT]);
+    insta::assert_snapshot!("timeline_of_the_whole_loop", ran.out);
+}
+
+#[test]
+fn status_counts_nodes_that_drain_are_repaired_or_need_a_person() {
+    let line = |name: &str, drain: &str, repair: Option<&str>, person| api::NodeLine {
+        drain: Some(drain.into()),
+        repair: repair.map(str::to_owned),
+        needs_person: person,
+        ..kit::node_line(name, Some("Quarantined"))
+    };
+    let nodes = [
+        line("gpu-1", "Draining", Some("Planned"), false),
+        line("gpu-2", "Drained", Some("Running"), false),
+        line("gpu-3", "Failed", None, true),
+        line("gpu-4", "Cancelled", Some("Planned"), false),
+    ];
+    let status = api::Status {
+        out: 4,
+        draining: 1,
+        repairing: 3,
+        need_person: 1,
+        ..repairs()
+    };
+    let server = Server::start(&[
+        ("GET /api/v1/status", 200, text(&status)),
+        ("GET /api/v1/breaker", 200, text(&[pool()])),
+        ("GET /api/v1/nodes", 200, text(&nodes)),
+    ]);
+    let ran = ask(&server, &["status"]);
+    insta::assert_snapshot!("status_of_the_whole_loop", ran.out);
+}

@@ -96,6 +96,7 @@ mod tests {
             ("commons", 1),
             ("commons/healthpub", 3),
             ("fault-quarantine", 23),
+            ("fault-remediation", 9),
             ("node-drainer", 12),
             ("platform-connectors", 18),
             ("syslog-health-monitor", 8),

@@ -7,6 +7,7 @@
 mod groups;
 mod labels;
 mod register;
+mod remediation;
 
 use std::sync::atomic::AtomicU64;
 
@@ -17,15 +18,17 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use groups::{
-    AgentMetrics, BreakerMetrics, DrainMetrics, IngestMetrics, QuarantineMetrics, QuarantineTimes,
+    AgentMetrics, BreakerMetrics, ConnectorMetrics, DrainMetrics, IngestMetrics, QuarantineMetrics,
+    QuarantineTimes,
 };
 pub use labels::{
-    ActionLabel, BoundLabel, DrainLabel, ErrorLabel, LabelNames, NodeCheckLabel, NodeErrorLabel,
-    NodeEventLabel, NodeLabel, OutcomeLabel, PodCallLabel, PoolLabel, RefusalLabel, RuleLabel,
-    StateLabel, StatusLabel, TaintLabel,
+    ActionLabel, BoundLabel, DrainLabel, ErrorLabel, LabelNames, NodeActionLabel, NodeCheckLabel,
+    NodeErrorLabel, NodeEventLabel, NodeLabel, OutcomeLabel, PodCallLabel, PoolLabel, RefusalLabel,
+    RepairErrorLabel, RepairLabel, RuleLabel, StateLabel, StatusLabel, TaintLabel,
 };
 pub use register::Described;
 use register::{Register, add};
+pub use remediation::RemediationMetrics;
 
 /// Default buckets of the Prometheus clients, in seconds; the reference's.
 const DEFAULT_SECONDS: [f64; 11] = [
@@ -107,6 +110,8 @@ pub struct ControllerMetrics {
     pub drain_pod_calls: Family<PodCallLabel, Counter>,
     pub other_drainer: Gauge,
 
+    pub remediation: RemediationMetrics,
+
     pub watch_restarts: Counter,
     pub leader: Gauge,
     pub store_refuses: Gauge,
@@ -126,44 +131,20 @@ impl ControllerMetrics {
         let seconds = || Histogram::new(DEFAULT_SECONDS);
         // The reference's quarantine histograms end at 10 s although its own scale test shows 300.
         let long_seconds = || Histogram::new(exponential_buckets(0.005, 2.0, 18));
-        let milliseconds = || Histogram::new(exponential_buckets(10.0, 2.0, 12));
         let ingest = IngestMetrics::register(&mut r, seconds());
         let quarantine = QuarantineMetrics::register(&mut r);
         let times = QuarantineTimes::register(&mut r, long_seconds(), long_seconds());
         let breaker = BreakerMetrics::register(&mut r);
         let agents = AgentMetrics::register(&mut r);
+        let connector = ConnectorMetrics::register(&mut r);
         let drain = DrainMetrics::register(&mut r, seconds());
+        let remediation = RemediationMetrics::register(&mut r, seconds(), seconds());
         Self {
-            node_condition_updates: add(
-                &mut r,
-                "k8s_platform_connector_node_condition_update",
-                "Node condition writes",
-                Family::default(),
-            ),
-            node_condition_update_ms: add(
-                &mut r,
-                "k8s_platform_connector_node_condition_update_duration_milliseconds",
-                "Time of a node condition write",
-                milliseconds(),
-            ),
-            node_event_operations: add(
-                &mut r,
-                "k8s_platform_connector_node_event_operations",
-                "Writes of Kubernetes Events about nodes",
-                Family::default(),
-            ),
-            connector_missed: add(
-                &mut r,
-                "warden_connector_missed_events",
-                "Stored events that went for the store's size before the connector saw them",
-                Counter::default(),
-            ),
-            node_event_ms: add(
-                &mut r,
-                "k8s_platform_connector_node_event_update_create_duration_milliseconds",
-                "Time of an Event write",
-                milliseconds(),
-            ),
+            node_condition_updates: connector.updates,
+            node_condition_update_ms: connector.update_ms,
+            node_event_operations: connector.operations,
+            connector_missed: connector.missed,
+            node_event_ms: connector.event_ms,
             watch_restarts: add(
                 &mut r,
                 "warden_watch_restarts",
@@ -227,6 +208,7 @@ impl ControllerMetrics {
             drain_seconds: drain.duration,
             drain_pod_calls: drain.pod_calls,
             other_drainer: drain.other_drainer,
+            remediation,
             register: r,
         }
     }

@@ -6,8 +6,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use super::labels::{
-    BoundLabel, DrainLabel, ErrorLabel, NodeCheckLabel, NodeErrorLabel, NodeLabel, OutcomeLabel,
-    PodCallLabel, PoolLabel, RefusalLabel, RuleLabel, StateLabel, TaintLabel,
+    BoundLabel, DrainLabel, ErrorLabel, NodeCheckLabel, NodeErrorLabel, NodeEventLabel, NodeLabel,
+    OutcomeLabel, PodCallLabel, PoolLabel, RefusalLabel, RuleLabel, StateLabel, StatusLabel,
+    TaintLabel,
 };
 use super::register::{Register, add};
 use super::{ActionSeconds, GaugeF64};
@@ -431,6 +432,52 @@ impl DrainMetrics {
                 "warden_other_drainer",
                 "1 while drains move no pod because another node-drainer runs in the cluster",
                 Gauge::default(),
+            ),
+        }
+    }
+}
+
+pub(super) struct ConnectorMetrics {
+    pub(super) updates: Family<StatusLabel, Counter>,
+    pub(super) update_ms: Histogram,
+    pub(super) operations: Family<NodeEventLabel, Counter>,
+    pub(super) event_ms: Histogram,
+    pub(super) missed: Counter,
+}
+
+impl ConnectorMetrics {
+    pub(super) fn register(r: &mut Register) -> Self {
+        let milliseconds = || Histogram::new(exponential_buckets(10.0, 2.0, 12));
+        Self {
+            updates: add(
+                r,
+                "k8s_platform_connector_node_condition_update",
+                "Node condition writes",
+                Family::default(),
+            ),
+            update_ms: add(
+                r,
+                "k8s_platform_connector_node_condition_update_duration_milliseconds",
+                "Time of a node condition write",
+                milliseconds(),
+            ),
+            operations: add(
+                r,
+                "k8s_platform_connector_node_event_operations",
+                "Writes of Kubernetes Events about nodes",
+                Family::default(),
+            ),
+            missed: add(
+                r,
+                "warden_connector_missed_events",
+                "Stored events that went for the store's size before the connector saw them",
+                Counter::default(),
+            ),
+            event_ms: add(
+                r,
+                "k8s_platform_connector_node_event_update_create_duration_milliseconds",
+                "Time of an Event write",
+                milliseconds(),
             ),
         }
     }

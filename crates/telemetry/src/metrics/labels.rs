@@ -58,6 +58,12 @@ labels! {
     NodeCheckLabel { node, check_name }
     /// `evict` or `delete`, and what came of it.
     PodCallLabel { call, outcome }
+    /// `created` or `skipped`, of a node.
+    RepairLabel { cr_status, node_name }
+    /// A static error code, of a node.
+    RepairErrorLabel { error_type, node_name }
+    /// An action without a repair, of a node.
+    NodeActionLabel { action, node_name }
     /// A named state.
     StateLabel { state }
     /// A pool of the breaker and one of its bounds.

@@ -123,7 +123,8 @@ names! {
     /// What the reference's remediation did last.
     REMEDIATION_STATE = "latestFaultRemediationState", Annotation,
         Origin::Reference("fault-remediation"),
-        written by "", read by "adoption", values "JSON";
+        written by "quarantine", read by "adoption; other programs",
+        values "JSON, see remediation_state";
     // --- Annotations of a repair object ---
     /// How long a repair object is kept.
     TTL = "nvsentinel.nvidia.com/ttl", Annotation, TTL_CLEANUP,

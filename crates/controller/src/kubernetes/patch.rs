@@ -23,6 +23,7 @@ pub fn annotation_name(annotation: Annotation) -> Name {
         Annotation::CordonPreExisting => names::CORDON_PRE_EXISTING,
         Annotation::UncordonedManually => names::UNCORDONED_MANUALLY,
         Annotation::UntaintedManually => names::UNTAINTED_MANUALLY,
+        Annotation::RemediationState => names::REMEDIATION_STATE,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::config::QuarantineConfig;
 use crate::kubernetes::patch::{annotation_name, label_key};
 use crate::nodes::{self, ConditionStatus};
 
-const ANNOTATIONS: [Annotation; 7] = [
+const ANNOTATIONS: [Annotation; 8] = [
     Annotation::Incident,
     Annotation::HealthEvents,
     Annotation::AppliedTaints,
@@ -23,6 +23,7 @@ const ANNOTATIONS: [Annotation; 7] = [
     Annotation::CordonPreExisting,
     Annotation::UncordonedManually,
     Annotation::UntaintedManually,
+    Annotation::RemediationState,
 ];
 
 const LABELS: [Label; 7] = [

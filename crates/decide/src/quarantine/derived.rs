@@ -3,8 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use health_event::incident::{DrainStatus, Incident, QuarantineStatus, RepairStatus};
+use health_event::incident::{
+    Attempt, DrainStatus, Incident, QuarantineStatus, RepairStatus, Rung,
+};
 use k8s_api::names;
+use k8s_api::remediation_state::render;
 
 use super::decision::{NodeWrite, Preconditions, WriteKind};
 use super::facts::{Annotation, Label, NodeFacts};
@@ -35,13 +38,42 @@ pub fn state_label(incident: &Incident) -> &'static str {
     }
 }
 
+/// Value of annotation `latestFaultRemediationState`: the object of the last attempt, under the
+/// reference's group of its kind of repair; none before the first.
+pub(super) fn remediation_state(incident: &Incident) -> Option<String> {
+    let attempt = incident.repair.as_ref()?.attempt.as_ref()?;
+    let group = match attempt.rung {
+        Rung::Reset => "reset",
+        Rung::Reboot => "restart",
+        Rung::HandOver => "hand-over",
+        Rung::Terminate => "terminate",
+    };
+    let Attempt {
+        object,
+        requested_at,
+        action,
+        ..
+    } = attempt;
+    Some(render(group, object, *requested_at, action))
+}
+
 /// The write that makes a node which is out say what is so now; none if it does.
 pub(super) fn write(node: &NodeFacts, incident: &Incident) -> Option<NodeWrite> {
     if incident.quarantine != QuarantineStatus::Quarantined {
         return None;
     }
+    let mut labels = BTreeMap::new();
     let state = state_label(incident);
-    if node.labels.get(&Label::State).is_some_and(|is| is == state) {
+    if node.labels.get(&Label::State).is_none_or(|is| is != state) {
+        labels.insert(Label::State, Some(state.to_owned()));
+    }
+    let mut annotations = BTreeMap::new();
+    let key = Annotation::RemediationState;
+    let repair = remediation_state(incident);
+    if repair.is_some() && node.annotations.get(&key) != repair.as_ref() {
+        annotations.insert(key, repair);
+    }
+    if labels.is_empty() && annotations.is_empty() {
         return None;
     }
     Some(NodeWrite {
@@ -57,8 +89,8 @@ pub(super) fn write(node: &NodeFacts, incident: &Incident) -> Option<NodeWrite> 
         },
         unschedulable: None,
         taints: None,
-        annotations: BTreeMap::new(),
-        labels: BTreeMap::from([(Label::State, Some(state.to_owned()))]),
+        annotations,
+        labels,
         health_events: None,
     })
 }

@@ -26,6 +26,8 @@ pub enum Annotation {
     UncordonedManually,
     /// `quarantinedNodeUntaintedManually`: `True`; a record that stays after the end.
     UntaintedManually,
+    /// `latestFaultRemediationState`: which object repairs the node.
+    RemediationState,
 }
 
 /// Labels of a node that the quarantine reads and writes; the shell adds the label prefix.

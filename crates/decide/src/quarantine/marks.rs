@@ -10,7 +10,7 @@ use k8s_api::{AppliedTaint, IncidentMark};
 
 use super::annotated::open_events;
 use super::decision::{NodeWrite, Preconditions, WriteKind};
-use super::derived::state_label;
+use super::derived::{remediation_state, state_label};
 use super::facts::{Annotation, CooperatorPolicy, Label, NodeFacts, TaintRead, View};
 use super::on_node::{MarkRead, OnNode, has_taint, is_cordoned, taints};
 use crate::rules::wanted;
@@ -334,6 +334,10 @@ pub(super) fn take_off(
         Label::State,
     ] {
         draft.remove_label(node, key);
+    }
+    let repair = view.incident.and_then(remediation_state);
+    if repair.is_some() && node.annotations.get(&Annotation::RemediationState) == repair.as_ref() {
+        draft.remove_annotation(node, Annotation::RemediationState);
     }
     for record in records {
         draft

@@ -154,7 +154,10 @@ fn belongs(write: &NodeWrite, open: Option<&Incident>) -> Result<(), &'static st
         }
         (WriteKind::State, Some(open)) => {
             let says = write.labels.values().flatten().map(String::as_str);
-            let only = write.annotations.is_empty()
+            let only = write
+                .annotations
+                .keys()
+                .all(|key| *key == Annotation::RemediationState)
                 && write.unschedulable.is_none()
                 && write.taints.is_none();
             let right = only && says.eq([crate::quarantine::state_label(open)]);

@@ -8,7 +8,7 @@ use health_event::incident::{
 use jiff::Timestamp;
 
 use super::world::{World, at, event, healthy};
-use crate::quarantine::{Label, Note, WriteKind, state_label};
+use crate::quarantine::{Annotation, Label, Note, WriteKind, state_label};
 
 const XID: &str = "GpuXidError";
 
@@ -179,6 +179,37 @@ fn a_repair_under_way_keeps_the_node_out_and_a_person_s_uncordon_does_not_wait_f
         assert_eq!(over.status, RepairStatus::Cancelled);
         assert_eq!(over.attempt.as_ref().unwrap().effect, Effect::Pending);
     }
+}
+
+#[test]
+fn the_last_repair_stands_on_the_node_until_it_is_given_back() {
+    let mut world = out();
+    let drained = Some(drain(DrainStatus::Drained));
+    let running = repair(RepairStatus::Running, Effect::Pending);
+    set(&mut world, drained.clone(), Some(running));
+    let text = &world.node().annotations[&Annotation::RemediationState];
+    let groups = k8s_api::remediation_state::parse(text).unwrap();
+    assert_eq!(groups["restart"].maintenance_cr, "maintenance-n1-x-1");
+    assert_eq!(groups["restart"].action_name, "RESTART_BM");
+    assert_eq!(label(&world), "remediating");
+    let writes = world.writes.len();
+    let failed = RepairStatus::Failed(RepairFailure::Deadline);
+    set(&mut world, drained, Some(repair(failed, Effect::Failed)));
+    assert_eq!(world.writes.len(), writes + 1, "both in one write");
+    let mut others = world.clone();
+    world.say(healthy(XID, "GPU 0", ""));
+    let key = Annotation::RemediationState;
+    assert_eq!(world.status(), "none");
+    assert!(!world.node().annotations.contains_key(&key));
+    // What another program wrote there is its own.
+    others.feedback = crate::quarantine::WriteFeedback::Accepted;
+    others
+        .node_mut()
+        .annotations
+        .insert(key, "theirs".to_owned());
+    others.say(healthy(XID, "GPU 0", ""));
+    assert_eq!(others.status(), "none");
+    assert_eq!(others.node().annotations[&key], "theirs");
 }
 
 #[test]

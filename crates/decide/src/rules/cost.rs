@@ -194,7 +194,7 @@ impl<'e> Estimate<'e> {
         let bound = self.bound.iter().rev().find(|(n, _)| *n == name);
         match (bound, self.root) {
             (Some((_, bound)), _) => *bound,
-            (None, Root::Event) => Bound::list(18, 256 * 4_352),
+            (None, Root::Event | Root::Incoming) => Bound::list(18, 256 * 4_352),
             (None, Root::Node) => NODE_PART,
         }
     }
@@ -204,7 +204,7 @@ impl<'e> Estimate<'e> {
         let is_root = matches!(&operand.expr, Expr::Ident(root) if root == self.root.name())
             && !self.bound.iter().any(|(n, _)| *n == self.root.name());
         match (is_root, self.root) {
-            (true, Root::Event) => {
+            (true, Root::Event | Root::Incoming) => {
                 let field = event_field(name);
                 // Fields of an event are built when they are read; an entry takes an allocation.
                 let entries = if field.count == field.size {
@@ -218,7 +218,7 @@ impl<'e> Estimate<'e> {
             (true, Root::Node) => NODE_PART,
             // Parts of a node are read in place; how deep they are is not known.
             (false, Root::Node) if of.size >= NODE_PART.size => NODE_PART,
-            (false, Root::Event | Root::Node) => of.element(),
+            (false, Root::Event | Root::Incoming | Root::Node) => of.element(),
         }
     }
 

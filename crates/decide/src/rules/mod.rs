@@ -23,6 +23,7 @@
 
 mod cost;
 mod fence;
+mod overrides;
 mod shipped;
 mod trial;
 mod types;
@@ -31,6 +32,7 @@ mod values;
 #[cfg(test)]
 mod tests;
 
+pub use overrides::{Changed, OverrideConfig, OverrideError, Overrides};
 pub use shipped::shipped;
 
 use std::cell::OnceCell;
@@ -41,7 +43,7 @@ use cel::{Context, Env, Program, Value};
 use health_event::HealthEvent;
 use health_event::incident::Taint;
 
-use self::values::EventValue;
+use self::values::{EventValue, Seen};
 
 /// A rule set as configured.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -116,13 +118,15 @@ pub enum NodeValue {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Root {
     Event,
+    /// An event as it is seen before it is stored: by overrides.
+    Incoming,
     Node,
 }
 
 impl Root {
     fn name(self) -> &'static str {
         match self {
-            Self::Event => "event",
+            Self::Event | Self::Incoming => "event",
             Self::Node => "node",
         }
     }
@@ -275,11 +279,14 @@ impl RuleSets {
     /// looked at.
     pub fn evaluate(&self, event: &HealthEvent, node: impl Fn() -> NodeValue) -> Matches<'_> {
         let mut event_context = Context::with_env(Arc::clone(&self.env));
-        event_context.add_variable_as_val(Root::Event.name(), Box::new(EventValue(event)));
+        event_context.add_variable_as_val(
+            Root::Event.name(),
+            Box::new(EventValue(event, Seen::ByRules)),
+        );
         let node_read = OnceCell::new();
         let node_context = OnceCell::new();
         let look = |rule: &Rule| match rule.root {
-            Root::Event => verdict(&rule.program, &event_context),
+            Root::Event | Root::Incoming => verdict(&rule.program, &event_context),
             Root::Node => {
                 let value = node_read.get_or_init(&node);
                 verdict(
@@ -443,7 +450,7 @@ fn compile_rule(env: &Arc<Env>, rule: &RuleConfig) -> Result<Compiled, Vec<Strin
     let checked = fence::check(env, root, &rule.expression)?;
     trial::run(env, root, &checked.program, &checked.paths).map_err(|reason| vec![reason])?;
     let node_paths = match root {
-        Root::Event => BTreeSet::new(),
+        Root::Event | Root::Incoming => BTreeSet::new(),
         Root::Node => checked.paths,
     };
     Ok(Compiled {

@@ -7,7 +7,7 @@ use cel::{Context, Env, Program, Value};
 use health_event::{BehaviourOverrides, Entity, HealthEvent, RecommendedAction};
 use jiff::Timestamp;
 
-use super::values::EventValue;
+use super::values::{EventValue, Seen};
 use super::{NodeValue, Root, node_context_of, types};
 
 /// A boolean where every field is set; where every optional field is null, a boolean or an error.
@@ -18,10 +18,15 @@ pub(super) fn run(
     paths: &BTreeSet<Vec<String>>,
 ) -> Result<(), String> {
     let (full, null) = match root {
-        Root::Event => {
+        Root::Event | Root::Incoming => {
+            let seen = if root == Root::Event {
+                Seen::ByRules
+            } else {
+                Seen::ByOverrides
+            };
             let on = |event: &HealthEvent| {
                 let mut context = Context::with_env(Arc::clone(env));
-                context.add_variable_as_val(root.name(), Box::new(EventValue(event)));
+                context.add_variable_as_val(root.name(), Box::new(EventValue(event, seen)));
                 program.execute(&context)
             };
             (on(&full_event(paths)), on(&HealthEvent::default()))

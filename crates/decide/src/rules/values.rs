@@ -36,10 +36,59 @@ pub(super) const EVENT_FIELDS: [&str; 18] = [
     "customRecommendedAction",
 ];
 
-/// `event`: all fields present, numbers as doubles, empty containers as null. A field is built
-/// when an expression reads it.
+/// The fields of `event` that overrides see: the reference's, and the entities that its documents
+/// promise too.
+pub(super) const INCOMING_FIELDS: [&str; 11] = [
+    "agent",
+    "componentClass",
+    "checkName",
+    "isFatal",
+    "isHealthy",
+    "message",
+    "recommendedAction",
+    "errorCode",
+    "entitiesImpacted",
+    "metadata",
+    "nodeName",
+];
+
+/// By whom an event is seen, since the reference shows it to its parts in two ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// By rule sets: all fields, numbers as doubles, empty containers as null.
+    ByRules,
+    /// By overrides: [`INCOMING_FIELDS`], the action by its name, empty containers empty.
+    ByOverrides,
+}
+
+impl Seen {
+    fn fields(self) -> &'static [&'static str] {
+        match self {
+            Self::ByRules => &EVENT_FIELDS,
+            Self::ByOverrides => &INCOMING_FIELDS,
+        }
+    }
+}
+
+/// `event`, each field of which is built when an expression reads it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct EventValue<'v>(pub(super) &'v HealthEvent);
+pub(super) struct EventValue<'v>(pub(super) &'v HealthEvent, pub(super) Seen);
+
+impl<'v> EventValue<'v> {
+    fn field(&self, name: &str) -> Option<Boxed<'v>> {
+        let Self(event, seen) = *self;
+        if !seen.fields().contains(&name) {
+            return None;
+        }
+        Some(match (seen, name) {
+            (Seen::ByOverrides, "recommendedAction") => text(event.recommended_action.name()),
+            (Seen::ByOverrides, "errorCode") if event.error_codes.is_empty() => no_list(),
+            (Seen::ByOverrides, "entitiesImpacted") if event.entities.is_empty() => no_list(),
+            (Seen::ByOverrides, "metadata") if event.metadata.is_empty() => map([]),
+            (Seen::ByRules | Seen::ByOverrides, _) => field(event, name)?,
+        })
+    }
+}
 
 impl Val for EventValue<'_> {
     fn get_type(&self) -> &Type {
@@ -72,7 +121,7 @@ impl Val for EventValue<'_> {
 impl Container for EventValue<'_> {
     fn contains(&self, value: &dyn Val) -> Result<bool, ExecutionError> {
         let key = text_of(value)?;
-        Ok(EVENT_FIELDS.contains(&key))
+        Ok(self.1.fields().contains(&key))
     }
 }
 
@@ -82,7 +131,9 @@ impl Indexer for EventValue<'_> {
         Self: 'w,
     {
         let key = text_of(index)?;
-        let value = field(self.0, key).ok_or_else(|| ExecutionError::no_such_key(key))?;
+        let value = self
+            .field(key)
+            .ok_or_else(|| ExecutionError::no_such_key(key))?;
         Ok(CowVal::Owned(value))
     }
 
@@ -91,7 +142,8 @@ impl Indexer for EventValue<'_> {
         Self: 'w,
     {
         let key = text_of(index)?;
-        field(self.0, key).ok_or_else(|| ExecutionError::no_such_key(key))
+        self.field(key)
+            .ok_or_else(|| ExecutionError::no_such_key(key))
     }
 }
 
@@ -172,6 +224,10 @@ fn list(items: Vec<Boxed<'_>>) -> Boxed<'_> {
         return null();
     }
     Box::new(CelList::from(items))
+}
+
+fn no_list<'v>() -> Boxed<'v> {
+    Box::new(CelList::from(Vec::new()))
 }
 
 fn map<'v>(entries: impl IntoIterator<Item = (&'v str, Boxed<'v>)>) -> Boxed<'v> {

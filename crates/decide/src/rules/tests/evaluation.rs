@@ -109,7 +109,7 @@ fn compile_unfenced(expression: &str) -> cel::Program {
 
 fn context(event: &HealthEvent) -> Context<'_, '_> {
     let mut context = Context::with_env(Arc::new(environment()));
-    context.add_variable_as_val("event", Box::new(EventValue(event)));
+    context.add_variable_as_val("event", Box::new(EventValue(event, Seen::ByRules)));
     context
 }
 

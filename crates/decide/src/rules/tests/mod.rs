@@ -15,6 +15,7 @@ mod configuration;
 mod cost;
 mod evaluation;
 mod fence;
+mod overrides;
 mod shipped;
 mod types;
 mod wanted_marks;

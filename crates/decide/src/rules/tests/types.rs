@@ -411,7 +411,7 @@ proptest! {
             event.quarantine_overrides = Some(BehaviourOverrides { force: fatal, skip: !fatal });
         }
         let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
-        context.add_variable_as_val("event", Box::new(EventValue(&event)));
+        context.add_variable_as_val("event", Box::new(EventValue(&event, Seen::ByRules)));
         if verdict(&program, &context) == Ok(true) {
             let found = check(Root::Event, program.expression());
             prop_assert!(found.may_match, "{expression}: {:?}", found.mistakes);

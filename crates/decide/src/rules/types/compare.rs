@@ -60,7 +60,7 @@ impl Look<'_> {
             }
             (Kind::Null, Kind::List(_) | Kind::Map(_) | Kind::Object(_))
             | (Kind::List(_) | Kind::Map(_) | Kind::Object(_), Kind::Null) => {
-                self.root == Root::Node
+                self.root != Root::Event
             }
             (a, b) => std::mem::discriminant(&a) != std::mem::discriminant(&b),
         }
@@ -73,6 +73,11 @@ impl Look<'_> {
                 format!("what a node does not have is absent, not null: write !has({other_text})")
             }
             (_, Root::Node) => "what a node does not have is absent, not null".to_owned(),
+            (_, Root::Incoming) => {
+                "of an event that comes in nothing is null: an empty text is '', an empty list has \
+                 size 0, and a key of metadata that is not there is asked for with has()"
+                    .to_owned()
+            }
             (_, Root::Event) => {
                 "of an event only lists, maps and overrides may be null; an empty text is ''"
                     .to_owned()

@@ -75,6 +75,21 @@ static EVENT: Object = closed(&[
     ("customRecommendedAction", TEXT),
 ]);
 
+/// The fields of `values::INCOMING_FIELDS`.
+static INCOMING: Object = closed(&[
+    ("agent", TEXT),
+    ("componentClass", TEXT),
+    ("checkName", TEXT),
+    ("isFatal", BOOL),
+    ("isHealthy", BOOL),
+    ("message", TEXT),
+    ("recommendedAction", TEXT),
+    ("errorCode", TEXTS),
+    ("entitiesImpacted", Kind::List(Some(&Kind::Object(&ENTITY)))),
+    ("metadata", TEXT_MAP),
+    ("nodeName", TEXT),
+]);
+
 static METADATA: Object = closed(&[
     ("name", TEXT),
     ("generateName", TEXT),
@@ -158,6 +173,7 @@ static NODE: Object = closed(&[
 pub(super) fn of(root: Root) -> Kind {
     Kind::Object(match root {
         Root::Event => &EVENT,
+        Root::Incoming => &INCOMING,
         Root::Node => &NODE,
     })
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use e2e::{Agent, Controller, ControllerOptions, KernelLog, Trust};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::api::PostParams;
 use kube::{Api, Client};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::{NodeSpec, Options, Testbed, wait_for};
 
 use wire::api::Event;
@@ -142,6 +143,42 @@ impl Cluster {
         self.testbed
             .node_bound_token(NAMESPACE, AGENT, &pod, AUDIENCE)
             .await
+    }
+
+    /// The same, of a pod that nobody plays.
+    ///
+    /// # Errors
+    /// As [`Cluster::agent_token`].
+    pub(crate) async fn idle_agent_token(&self, node: &str) -> anyhow::Result<String> {
+        let name = format!("agent-{node}");
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let pod = serde_json::from_value(json!({
+            "metadata": { "name": name },
+            "spec": {
+                "serviceAccountName": AGENT,
+                "nodeName": node,
+                "containers": [{ "name": "main", "image": "pause" }],
+            },
+        }))?;
+        pods.create(&PostParams::default(), &pod).await?;
+        let token = self
+            .testbed
+            .node_bound_token(NAMESPACE, AGENT, &name, AUDIENCE);
+        token.await
+    }
+
+    /// TokenReviews that the controller's process has asked for.
+    ///
+    /// # Errors
+    /// Its page of metrics does not tell.
+    pub(crate) async fn token_reviews(&self) -> anyhow::Result<f64> {
+        let (status, page) = e2e::http::get(self.controller.api, "/metrics", None).await?;
+        ensure!(status == 200, "the controller's /metrics answered {status}");
+        let lines = page
+            .lines()
+            .filter(|line| line.starts_with("warden_token_reviews_total{"));
+        let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        Ok(counts.sum())
     }
 
     /// The agent of a node, not started yet.

@@ -17,6 +17,7 @@ mod kmsg;
 mod latency;
 mod process;
 mod raw;
+mod reconnect;
 mod report;
 mod seen;
 mod standin;
@@ -65,6 +66,8 @@ pub(crate) enum Group {
     Burst,
     /// Memory and CPU.
     Memory,
+    /// All agents come back after a kill of the controller.
+    Reconnect,
 }
 
 /// Measures Warden.

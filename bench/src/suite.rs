@@ -9,7 +9,7 @@ use crate::incident::{self, Incident};
 use crate::latency::Latency;
 use crate::raw::targets;
 use crate::report::Row;
-use crate::{Args, Group, agent_alone, appends, decisions, fleet, idle, say};
+use crate::{Args, Group, agent_alone, appends, decisions, fleet, idle, reconnect, say};
 
 /// All of it.
 #[derive(Debug)]
@@ -61,6 +61,10 @@ impl<'a> Suite<'a> {
             let time = args.pick(Duration::from_mins(1), Duration::from_secs(2));
             let row = idle::controller(&cluster, "no nodes", time, false).await?;
             Ok(vec![row])
+        })
+        .await;
+        self.measure(Group::Reconnect, "reconnect", async {
+            reconnect::run(args.pick(10_000, 20), &args.settings).await
         })
         .await;
         let needs = [

@@ -59,6 +59,15 @@ where
     calls.try_collect().await
 }
 
+async fn channel(ingest: SocketAddr, ca: &str) -> anyhow::Result<Channel> {
+    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
+    let endpoint = Endpoint::from_shared(format!("https://{ingest}"))?
+        .tls_config(tls)?
+        .connect_timeout(CONNECT)
+        .timeout(CALL);
+    Ok(endpoint.connect().await?)
+}
+
 impl Reporter {
     /// Connects to a controller whose certificate comes from `ca` (PEM), with the token of the
     /// agent on `node`, and reports that all is settled.
@@ -71,13 +80,7 @@ impl Reporter {
         token: &str,
         node: &str,
     ) -> anyhow::Result<Self> {
-        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
-        let channel = Endpoint::from_shared(format!("https://{ingest}"))?
-            .tls_config(tls)?
-            .connect_timeout(CONNECT)
-            .timeout(CALL)
-            .connect()
-            .await?;
+        let channel = channel(ingest, ca).await?;
         let reporter = Self {
             node: node.to_owned(),
             spec: NodeSpec::new(node),
@@ -91,11 +94,26 @@ impl Reporter {
         Ok(reporter)
     }
 
+    /// Connects once more, as after the loss of the connection, and reports; what it came over
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// As [`Reporter::connect`].
+    pub async fn again(&self, ingest: SocketAddr, ca: &str) -> anyhow::Result<Channel> {
+        let channel = channel(ingest, ca).await?;
+        self.report_over(&channel).await?;
+        Ok(channel)
+    }
+
     /// Says that all is settled and that nothing is asserted.
     ///
     /// # Errors
     /// The controller refuses it.
     pub async fn report(&self) -> anyhow::Result<()> {
+        self.report_over(&self.channel).await
+    }
+
+    async fn report_over(&self, channel: &Channel) -> anyhow::Result<()> {
         let settled = Detector {
             name: DETECTOR.to_owned(),
             state: DetectorState::DetectorSettled.into(),
@@ -118,7 +136,7 @@ impl Reporter {
             }),
             ..ReportRequest::default()
         };
-        let mut client = AgentClient::new(self.channel.clone());
+        let mut client = AgentClient::new(channel.clone());
         client.report(self.request(report)).await?;
         Ok(())
     }

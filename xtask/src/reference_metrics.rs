@@ -97,6 +97,7 @@ mod tests {
             ("commons/healthpub", 3),
             ("fault-quarantine", 23),
             ("fault-remediation", 9),
+            ("janitor", 11),
             ("node-drainer", 12),
             ("platform-connectors", 18),
             ("syslog-health-monitor", 8),

@@ -5,6 +5,7 @@
 //! `warden_*` are ours. prometheus-client adds `_total` to counters.
 
 mod groups;
+mod janitor;
 mod labels;
 mod register;
 mod remediation;
@@ -21,10 +22,12 @@ use groups::{
     AgentMetrics, BreakerMetrics, ConnectorMetrics, DrainMetrics, IngestMetrics, QuarantineMetrics,
     QuarantineTimes,
 };
+pub use janitor::JanitorMetrics;
 pub use labels::{
-    ActionLabel, BoundLabel, DrainLabel, ErrorLabel, LabelNames, NodeActionLabel, NodeCheckLabel,
-    NodeErrorLabel, NodeEventLabel, NodeLabel, OutcomeLabel, PodCallLabel, PoolLabel, RefusalLabel,
-    RepairErrorLabel, RepairLabel, RuleLabel, StateLabel, StatusLabel, TaintLabel,
+    ActionLabel, ActionTypeLabel, BoundLabel, DrainLabel, ErrorLabel, JanitorActionLabel,
+    KindLabel, LabelNames, NodeActionLabel, NodeCheckLabel, NodeErrorLabel, NodeEventLabel,
+    NodeLabel, OutcomeLabel, PodCallLabel, PoolLabel, RefusalLabel, RepairErrorLabel, RepairLabel,
+    RuleLabel, StateLabel, StatusLabel, TaintLabel,
 };
 pub use register::Described;
 use register::{Register, add};
@@ -111,6 +114,7 @@ pub struct ControllerMetrics {
     pub other_drainer: Gauge,
 
     pub remediation: RemediationMetrics,
+    pub janitor: JanitorMetrics,
 
     pub watch_restarts: Counter,
     pub leader: Gauge,
@@ -139,6 +143,7 @@ impl ControllerMetrics {
         let connector = ConnectorMetrics::register(&mut r);
         let drain = DrainMetrics::register(&mut r, seconds());
         let remediation = RemediationMetrics::register(&mut r, seconds(), seconds());
+        let janitor = JanitorMetrics::register(&mut r);
         Self {
             node_condition_updates: connector.updates,
             node_condition_update_ms: connector.update_ms,
@@ -209,6 +214,7 @@ impl ControllerMetrics {
             drain_pod_calls: drain.pod_calls,
             other_drainer: drain.other_drainer,
             remediation,
+            janitor,
             register: r,
         }
     }

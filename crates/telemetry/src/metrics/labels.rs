@@ -50,6 +50,10 @@ labels! {
     TaintLabel { taint_key, taint_effect }
     /// A rule set and `passed` or `failed`.
     RuleLabel { ruleset, status }
+    /// An override, and the field of the event that it changed.
+    OverrideLabel { rule_name, field }
+    /// An override.
+    OverrideNameLabel { rule_name }
     /// How a drain of a node ended: `drained`, `failed`, `cancelled` or `skipped`.
     DrainLabel { drain_status, node }
     /// A static error code, of a node.
@@ -78,6 +82,12 @@ labels! {
     RefusalLabel { code, mode }
     /// A static outcome.
     OutcomeLabel { outcome }
+    /// An action of the janitor: `reboot`, `lock` or `unlock`; `started`, `succeeded` or `failed`.
+    JanitorActionLabel { action_type, status, node }
+    /// An action of the janitor.
+    ActionTypeLabel { action_type }
+    /// A kind of repair objects.
+    KindLabel { kind }
     /// An action that an event recommends, by its name on the wire.
     ActionLabel { recommended_action }
 }

@@ -41,6 +41,8 @@ pub struct RemediationConfig {
     pub settle_timeout: Duration,
     /// Whether nodes are repaired with their pods on them while the drain does not act.
     pub without_drain: bool,
+    /// Delay of the first repair after the module was switched on; zero = none.
+    pub first_action_delay: Duration,
 }
 
 /// `[remediation.remediationActions.NAME]`: a reboot, the one repair of this version.
@@ -84,6 +86,11 @@ impl RemediationConfig {
                 Duration::from_secs(1)..=DAY,
             ),
             without_drain: s.flag("without_drain", false, help::WITHOUT_DRAIN),
+            first_action_delay: s.span(
+                ("first_action_delay", "5m", help::FIRST_ACTION_DELAY),
+                "a span from 0s to 7d",
+                Duration::ZERO..=DAY * 7,
+            ),
         }
     }
 
@@ -297,6 +304,8 @@ mod help {
         "How long an attempt counts, in whatever incident of the machine it was made";
     pub(super) const SETTLE_TIMEOUT: &str =
         "How long a repaired node may take until its faults are closed before a person is called";
+    pub(super) const FIRST_ACTION_DELAY: &str =
+        "How long repairs are only shown after remediation was switched on; 0s = not at all";
     pub(super) const WITHOUT_DRAIN: &str = "Whether a node is repaired with its pods on it while the drain \
         is off or only shows; otherwise no repair is ordered then, unless every fault says to skip the drain";
 }

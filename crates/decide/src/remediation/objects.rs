@@ -32,9 +32,15 @@ pub fn wants(incident: &Incident, object: &str) -> bool {
 }
 
 /// Whether an object that an incident ordered is taken back: nobody waits for it, and nothing was sent
-/// for it. What may have been sent can't be recalled: it keeps the node's lock and its deadline.
+/// for it. What may have been sent can't be recalled: it keeps the node's lock and its deadline. An open
+/// incident without an attempt was rebuilt after the store was lost, and its object is taken over.
 pub fn is_recalled(incident: &Incident, object: &str, is_over: bool, may_be_sent: bool) -> bool {
-    !is_over && !may_be_sent && !wants(incident, object)
+    let attempt = incident
+        .repair
+        .as_ref()
+        .and_then(|repair| repair.attempt.as_ref());
+    let is_taken_over = !incident.quarantine.is_closed() && attempt.is_none();
+    !is_over && !may_be_sent && !is_taken_over && !wants(incident, object)
 }
 
 /// An object of an incident whose repair the store does not know.
@@ -68,9 +74,11 @@ pub fn adopted(
     now: Timestamp,
 ) -> Option<Decision> {
     let last = found.iter().max_by_key(|found| found.number)?;
-    let (None, false) = (&incident.repair, incident.quarantine.is_closed()) else {
+    let before = incident.repair.as_ref();
+    if incident.quarantine.is_closed() || before.is_some_and(|before| before.attempt.is_some()) {
         return None;
-    };
+    }
+    let from = before.map(|before| before.status.clone());
     let executor = policy.executors.get(&last.action);
     let deadline = executor.map_or(DEADLINE, |executor| executor.deadline);
     let mut next = incident.clone();
@@ -93,7 +101,7 @@ pub fn adopted(
     Some(Decision {
         incident: Some(next),
         transition: Some(Transition {
-            from: None,
+            from,
             to: RepairStatus::Running,
             reason: Reason::Found,
         }),
@@ -166,6 +174,7 @@ mod tests {
         assert!(wants(&under_way, &mine.object));
         assert!(!is_recalled(&under_way, &mine.object, false, false));
         assert!(is_recalled(&under_way, "maintenance-n1-x-0", false, false));
+        assert!(!is_recalled(&open, &mine.object, false, false), "adopted");
         let mut closed = under_way.clone();
         closed.quarantine = QuarantineStatus::Closed(CloseReason::ManualUncordon);
         assert!(is_recalled(&closed, &mine.object, false, false));
@@ -193,6 +202,13 @@ mod tests {
             None,
             "it is known"
         );
+        let mut planned = lost.clone();
+        planned.repair = Some(Repair {
+            status: RepairStatus::Planned { rung: Rung::Reboot },
+            since: at(1),
+            attempt: None,
+        });
+        assert!(adopted(&planned, &[found(1)], &policy(), at(3)).is_some());
         let mut closed = lost;
         closed.quarantine = QuarantineStatus::Closed(CloseReason::Recovered);
         assert_eq!(adopted(&closed, &[found(1)], &policy(), at(3)), None);

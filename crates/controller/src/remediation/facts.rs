@@ -1,0 +1,225 @@
+//! From cache, store and objects to what a decision looks at.
+
+use std::collections::BTreeSet;
+
+use decide::remediation::{FaultFacts, Found, NodeLook, Object};
+use event_store::StoredFault;
+use health_event::incident::{Incident, IncidentId, Rung};
+use health_event::{BootId, Boots, FaultId, RecommendedAction};
+use k8s_api::names;
+use k8s_api::reboot_node::{self, MANUAL_MODE, NODE_READY, RebootNode, SIGNAL_SENT};
+
+use crate::nodes::{ConditionStatus, NodeFacts};
+
+/// Longest text that is kept of an object's or the API server's words, in bytes.
+const WORDS: usize = 512;
+
+/// Words of others: without control characters, cut.
+pub(super) fn words(text: &str) -> String {
+    let clean = text.replace(char::is_control, " ");
+    clean[..clean.floor_char_boundary(WORDS)].to_owned()
+}
+
+/// The open faults of an incident, as the store knows them now.
+pub(super) fn open_faults<'a>(
+    incident: &Incident,
+    stored: &'a [StoredFault],
+) -> Vec<&'a StoredFault> {
+    let ids: BTreeSet<&FaultId> = incident.open_faults().map(|fault| &fault.id).collect();
+    let of_incident = stored.iter().filter(|fault| ids.contains(&fault.id));
+    of_incident.collect()
+}
+
+/// One of them, as the decision sees it.
+pub(super) fn fault_facts(fault: &StoredFault) -> FaultFacts {
+    FaultFacts {
+        id: fault.id.clone(),
+        action: action(fault),
+        boot: fault.boot.clone(),
+        last_at: fault.last_at,
+    }
+}
+
+/// The name of the action that a fault asks for: a custom one has its own.
+fn action(fault: &StoredFault) -> String {
+    let custom = &fault.event.custom_recommended_action;
+    if fault.action == RecommendedAction::Custom && !custom.is_empty() {
+        custom.clone()
+    } else {
+        fault.action.name().to_owned()
+    }
+}
+
+/// Whether a fault wants the node empty before it is repaired.
+pub(super) fn wants_drain(fault: &StoredFault) -> bool {
+    let overrides = fault.event.drain_overrides;
+    !overrides.is_some_and(|overrides| overrides.skip)
+}
+
+/// The node as it is now, in the newest of its machine's boots.
+pub(super) fn node_look(node: &NodeFacts, boots: &Boots, owners: &BTreeSet<String>) -> NodeLook {
+    NodeLook {
+        boot: boots.present().cloned().unwrap_or_default(),
+        ready: node.ready == Some(ConditionStatus::True),
+        paused: node.annotation(names::PAUSE.text).is_some(),
+        external_owner: node.external_owner(owners),
+    }
+}
+
+/// The incident that an object says it was ordered for.
+pub(super) fn incident_of(object: &RebootNode) -> Option<IncidentId> {
+    let text = object.metadata.annotations.get(names::INCIDENT.text)?;
+    IncidentId::new(text)
+}
+
+/// What the object of an attempt of the incident tells.
+pub(super) fn object(object: &RebootNode, incident: &IncidentId) -> Object {
+    if incident_of(object).as_ref() != Some(incident) {
+        return Object::Refused(taken(object));
+    }
+    if !object.is_over() {
+        return Object::Running;
+    }
+    let is = |kind: &str, status: &str| {
+        let condition = object.condition(kind);
+        condition.filter(|condition| condition.status == status)
+    };
+    if is(NODE_READY, "True").is_some() {
+        return Object::Done;
+    }
+    let why = is(NODE_READY, "False").or_else(|| is(SIGNAL_SENT, "False"));
+    Object::Failed(match why {
+        Some(why) => words(&format!("{}: {}", why.reason, why.message)),
+        None => "it is at its end, and no condition says why".to_owned(),
+    })
+}
+
+/// Another object has the name.
+pub(super) fn taken(object: &RebootNode) -> String {
+    let name = &object.metadata.name;
+    let owner = match incident_of(object) {
+        Some(other) => format!("of incident {other}"),
+        None => "of somebody else".to_owned(),
+    };
+    let kind = reboot_node::KIND;
+    words(&format!(
+        "{kind} {name} is there already, and is {owner}; delete it"
+    ))
+}
+
+/// Whether something may have been sent for the object.
+pub(super) fn may_be_sent(object: &RebootNode) -> bool {
+    let sent = object.condition(SIGNAL_SENT);
+    let manual = object.condition(MANUAL_MODE);
+    sent.is_some_and(|sent| sent.status != "Unknown")
+        // A person may have acted and not said so yet.
+        || manual.is_some_and(|manual| manual.status == "True")
+}
+
+/// What an object that we made tells of its attempt.
+pub(super) fn found(object: &RebootNode) -> Option<Found> {
+    let annotation = |name: names::Name| {
+        let text = object.metadata.annotations.get(name.text);
+        text.map(String::as_str).unwrap_or_default()
+    };
+    Some(Found {
+        object: object.metadata.name.clone(),
+        number: annotation(names::ATTEMPT)
+            .parse()
+            .ok()
+            .filter(|number| *number > 0)?,
+        action: words(annotation(names::ACTION)),
+        rung: Rung::Reboot,
+        force: object.spec.force,
+        boot_before: BootId::new(annotation(names::BOOT_BEFORE)),
+        made_at: object.metadata.creation_timestamp?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> IncidentId {
+        IncidentId::new(text).unwrap()
+    }
+
+    fn reboot(status: &str) -> RebootNode {
+        let text = format!(
+            r#"{{"metadata":{{"name":"r","creationTimestamp":"2026-01-02T03:04:05Z","annotations":{{
+                "warden.dev/incident":"01ARZ3NDEKTSV4RRFFQ69G5FAV","warden.dev/attempt":"2",
+                "warden.dev/action":"RESTART_BM","warden.dev/boot-before":"b1"}}}},
+                "spec":{{"nodeName":"n","force":true}},"status":{status}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn condition(kind: &str, status: &str) -> String {
+        format!(
+            r#"{{"conditions":[{{"type":"{kind}","status":"{status}","reason":"R","message":"m\n"}}]}}"#
+        )
+    }
+
+    fn over(kind: &str, status: &str) -> String {
+        let conditions = condition(kind, status);
+        conditions.replacen('{', r#"{"completionTime":"2026-01-02T03:05:05Z","#, 1)
+    }
+
+    #[test]
+    fn repair_row_130_an_object_is_running_until_its_completion_time_says_how_it_ended() {
+        let incident = id("01ARZ3NDEKTSV4RRFFQ69G5FAV");
+        for (status, want) in [
+            ("{}".to_owned(), Object::Running),
+            (condition(NODE_READY, "Unknown"), Object::Running),
+            (condition(NODE_READY, "True"), Object::Running),
+            (condition("Other", "True"), Object::Running),
+            (over(NODE_READY, "True"), Object::Done),
+            (
+                over(NODE_READY, "False"),
+                Object::Failed("R: m ".to_owned()),
+            ),
+            (
+                over(SIGNAL_SENT, "False"),
+                Object::Failed("R: m ".to_owned()),
+            ),
+        ] {
+            assert_eq!(object(&reboot(&status), &incident), want, "{status}");
+        }
+        let silent = object(&reboot(&over("Other", "True")), &incident);
+        assert!(matches!(silent, Object::Failed(_)));
+        let other = id("01ARZ3NDEKTSV4RRFFQ69G5FAZ");
+        let Object::Refused(words) = object(&reboot("{}"), &other) else {
+            panic!("it is another's");
+        };
+        assert!(words.contains("01ARZ3NDEKTSV4RRFFQ69G5FAV"), "{words}");
+    }
+
+    #[test]
+    fn what_may_have_been_sent_is_not_said_to_be_unsent() {
+        for (status, sent) in [
+            ("{}".to_owned(), false),
+            (condition(SIGNAL_SENT, "Unknown"), false),
+            (condition(SIGNAL_SENT, "True"), true),
+            (condition(SIGNAL_SENT, "False"), true),
+            (condition(SIGNAL_SENT, "odd"), true),
+            (condition(MANUAL_MODE, "True"), true),
+            (condition(MANUAL_MODE, "False"), false),
+        ] {
+            assert_eq!(may_be_sent(&reboot(&status)), sent, "{status}");
+        }
+    }
+
+    #[test]
+    fn an_object_tells_of_its_attempt_unless_somebody_else_wrote_it() {
+        let known = found(&reboot("{}")).unwrap();
+        assert_eq!((known.number, known.force), (2, true));
+        assert_eq!(known.boot_before, BootId::new("b1"));
+        for number in ["0", "-1", "x", "", "99999999999"] {
+            let mut odd = reboot("{}");
+            let key = names::ATTEMPT.text.to_owned();
+            odd.metadata.annotations.insert(key, number.to_owned());
+            assert_eq!(found(&odd), None, "{number}");
+        }
+        assert_eq!(words(&"ä\n".repeat(1_000)).len(), 512);
+    }
+}

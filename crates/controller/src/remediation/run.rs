@@ -1,0 +1,140 @@
+//! Putting the module together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use decide::remediation::Mode;
+use event_store::{ReadError, WriteError};
+use health_event::NodeName;
+use jiff::Timestamp;
+
+use super::work::Module;
+use super::{MODULE, attempts, settings};
+use crate::context::Context;
+use crate::kubernetes::{Program, Reference};
+use crate::lease::Leadership;
+use crate::workers::{WorkerEnded, Workers};
+
+/// Since when the module may act, for the delay of the first repair.
+const ACTS_SINCE: &str = "remediation/acts-since";
+/// Between sweeps of old attempts.
+const SWEEP: Duration = Duration::from_hours(1);
+
+/// Why the module ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RemediationError {
+    /// The store can't be read at start.
+    #[error("remediation can't start: {0}")]
+    Read(#[from] ReadError),
+    /// The store can't be written at start.
+    #[error("remediation can't start: {0}")]
+    Write(#[from] WriteError),
+    /// A worker panicked.
+    #[error(transparent)]
+    Worker(#[from] WorkerEnded),
+}
+
+impl RemediationError {
+    /// Static name of the error.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Read(error) => error.code(),
+            Self::Write(error) => error.code(),
+            Self::Worker(error) => error.code(),
+        }
+    }
+}
+
+/// Runs the module until the order to stop. Switched off it follows what is ordered to its end.
+///
+/// # Errors
+/// [`RemediationError`]; the process then ends.
+pub fn run(
+    context: Context,
+    leadership: Leadership,
+) -> impl Future<Output = Result<(), RemediationError>> {
+    // Before anything is read: what is stored or seen from now on wakes, and waits in the queue.
+    let workers = Workers::new();
+    context.wakes.add(&workers);
+    serve(context, leadership, workers)
+}
+
+async fn serve(
+    context: Context,
+    leadership: Leadership,
+    workers: Workers,
+) -> Result<(), RemediationError> {
+    let config = context.config.remediation.clone();
+    let (stop, now) = (context.stop.clone(), Timestamp::now());
+    tokio::select! {
+        () = context.nodes.synced() => {}
+        () = stop.requested() => return Ok(()),
+    }
+    let mode = settings::mode(&config);
+    let until = first_action_until(&context, mode, now).await?;
+    if let Some(until) = until {
+        tracing::warn!(%until, "no repair is ordered until then: remediation was just switched on");
+    }
+    let policy = settings::policy(&config, until);
+    let window = policy.window;
+    let reference = Reference::new(Program::FaultRemediation);
+    let module = Module::new(
+        context.clone(),
+        leadership,
+        reference,
+        workers.clone(),
+        policy,
+    );
+    let module = Arc::new(module);
+    module.wake_all();
+    let at_work = Arc::clone(&module);
+    let work = move |node: NodeName| {
+        let module = Arc::clone(&at_work);
+        async move { module.work(&node).await }
+    };
+    tokio::select! {
+        () = stop.requested() => Ok(()),
+        ended = workers.run(config.workers, MODULE, work) => Err(ended.into()),
+        () = module.watch_reference(), if mode == Mode::Enforce => Ok(()),
+        () = sweep(&context, window) => Ok(()),
+    }
+}
+
+/// Until when no repair is ordered: for a while after the module was switched on, so that a person
+/// sees what would be repaired. None if that is over.
+async fn first_action_until(
+    context: &Context,
+    mode: Mode,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, RemediationError> {
+    let Context { store, fencing, .. } = context;
+    let known = store.state_get(ACTS_SINCE)?;
+    if mode != Mode::Enforce {
+        if known.is_some() {
+            store.state_delete(ACTS_SINCE, *fencing).await?;
+        }
+        return Ok(None);
+    }
+    let known = known.and_then(|bytes| std::str::from_utf8(&bytes).ok()?.parse().ok());
+    let since: Timestamp = if let Some(since) = known {
+        since
+    } else {
+        let text = now.to_string().into_bytes();
+        store.state_put(ACTS_SINCE, text, *fencing).await?;
+        now
+    };
+    let delay = settings::signed(context.config.remediation.first_action_delay);
+    let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
+    Ok((until > now).then_some(until))
+}
+
+async fn sweep(context: &Context, window: jiff::SignedDuration) {
+    loop {
+        let Context { store, fencing, .. } = context;
+        let now = Timestamp::now();
+        if let Err(error) = attempts::sweep(store, window, *fencing, now).await {
+            tracing::warn!(%error, "attempts of machines that do not count any more are kept");
+        }
+        tokio::time::sleep(SWEEP).await;
+    }
+}

@@ -1,11 +1,12 @@
 //! What drain and remediation saw last of a node, for who asks: it is not stored, for a look makes it
 //! anew.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use decide::drain::{Blocker, PodRef};
 use health_event::NodeName;
+use tokio::sync::Notify;
 
 /// The last look over the pods of a node that is to be empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -18,11 +19,20 @@ pub struct PodLook {
 
 /// By node: at most one look of each kind. Cheap to clone; all clones are one.
 #[derive(Debug, Clone, Default)]
-pub struct Stages(Arc<Mutex<Looks>>);
+pub struct Stages(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    looks: Mutex<Looks>,
+    /// A look over pods changed.
+    changed: Notify,
+}
 
 #[derive(Debug, Default)]
 struct Looks {
     pods: HashMap<NodeName, PodLook>,
+    /// Nodes whose look over pods changed since somebody asked.
+    changed: BTreeSet<NodeName>,
     repairs: HashMap<NodeName, &'static str>,
 }
 
@@ -30,9 +40,26 @@ impl Stages {
     /// What the drain saw; none: there is nothing to wait for.
     pub fn set_pods(&self, node: &NodeName, look: Option<PodLook>) {
         let mut looks = self.lock();
+        if looks.pods.get(node) == look.as_ref() {
+            return;
+        }
         match look {
             Some(look) => drop(looks.pods.insert(node.clone(), look)),
             None => drop(looks.pods.remove(node)),
+        }
+        looks.changed.insert(node.clone());
+        self.0.changed.notify_one();
+    }
+
+    /// The nodes whose look over pods changed since this was asked last, once there are any. One
+    /// asks.
+    pub async fn pods_changed(&self) -> BTreeSet<NodeName> {
+        loop {
+            let changed = std::mem::take(&mut self.lock().changed);
+            if !changed.is_empty() {
+                return changed;
+            }
+            self.0.changed.notified().await;
         }
     }
 
@@ -56,6 +83,6 @@ impl Stages {
     }
 
     fn lock(&self) -> MutexGuard<'_, Looks> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

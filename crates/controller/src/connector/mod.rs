@@ -14,12 +14,13 @@
 //!
 //! # Reading order
 //! `healthy` what is known to be well, `facts` what is seen, `conditions` one node's turn,
-//! [`events`] the follower of the store, `steps` what it says of withheld nodes, `run` all of it.
+//! [`events`] the follower of the store, `steps` what it says of what modules don't do, `looks` of what drains wait for, `run` all of it.
 
 mod conditions;
 pub mod events;
 mod facts;
 pub mod healthy;
+mod looks;
 mod run;
 mod steps;
 

@@ -107,6 +107,7 @@ pub async fn run(context: Context, leadership: Leadership) -> Result<(), Connect
         ended = workers.run(config.workers, MODULE, work) => Err(ended.into()),
         () = follower.run() => Ok(()),
         () = follower.run_steps(), if config.events => Ok(()),
+        () = follower.run_looks(), if config.events => Ok(()),
         () = follow(&reference, &context, &workers) => Ok(()),
     }
 }

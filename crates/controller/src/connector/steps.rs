@@ -1,10 +1,10 @@
-//! Follows the audit trail: core/v1 Events for nodes that the quarantine withholds, and for the
-//! trip of a breaker. They are written as those of health events are.
+//! Follows the audit trail: core/v1 Events for nodes that the quarantine withholds, for the trip of a
+//! breaker, and for drains that failed or may not begin. They are written as those of health events are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use decide::connector::{Step, Trip, step_posts};
+use decide::connector::{Step, StepOf, Trip, step_posts};
 use event_store::{StoredTransition, TransitionsOf};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -104,6 +104,7 @@ fn take(step: &StoredTransition, said: &mut BTreeMap<decide::connector::Aggregat
     });
     let posts = step_posts(&Step {
         node: step.node.as_str(),
+        module: module(step),
         withheld: step.to == "Withheld",
         reason: &cause.reason,
         text: &cause.text,
@@ -112,6 +113,16 @@ fn take(step: &StoredTransition, said: &mut BTreeMap<decide::connector::Aggregat
     });
     for post in posts {
         Said::add(said, post, step.seq);
+    }
+}
+
+fn module(step: &StoredTransition) -> StepOf {
+    match step.module.as_str() {
+        "quarantine" => StepOf::Quarantine,
+        "drain" => StepOf::Drain {
+            failed: step.to == "Failed",
+        },
+        _ => StepOf::Other,
     }
 }
 

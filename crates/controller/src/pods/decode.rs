@@ -1,12 +1,12 @@
 //! What is read of a pod object; the rest is skipped while parsing.
 
-use std::collections::BTreeMap;
+use std::fmt;
 
 use decide::drain::{Phase, PodFacts, PodRef};
 use jiff::Timestamp;
 use k8s_api::names;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// A pod as it stands on the line.
 #[derive(Debug, Deserialize)]
@@ -26,7 +26,7 @@ struct Metadata {
     uid: String,
     deletion_timestamp: Option<String>,
     owner_references: Option<Vec<Owner>>,
-    annotations: Option<BTreeMap<String, IgnoredAny>>,
+    annotations: Option<Keys>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -53,7 +53,7 @@ struct Container {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Resources {
-    limits: Option<BTreeMap<String, IgnoredAny>>,
+    limits: Option<Keys>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -90,7 +90,8 @@ impl Pod {
             _ => Phase::Running,
         };
         let meta = &self.metadata;
-        let annotated = |key| meta.annotations.iter().flatten().any(|(k, _)| k == key);
+        let annotations = meta.annotations.as_ref();
+        let annotated = |key: &str| annotations.is_some_and(|keys| keys.0.iter().any(|k| k == key));
         let mut owners = meta.owner_references.iter().flatten();
         let ready = self.status.conditions.iter().flatten();
         let not_ready = ready
@@ -125,6 +126,34 @@ impl Pod {
             let gpu = name.strip_prefix("nvidia.com/");
             gpu.is_some_and(|kind| matches!(kind, "gpu" | "pgpu") || kind.starts_with("mig-"))
         };
-        claims || limits.flat_map(BTreeMap::keys).any(is_device)
+        claims || limits.flat_map(|keys| &keys.0).any(is_device)
+    }
+}
+
+/// The keys of a map; its values are skipped.
+#[derive(Debug, Default)]
+struct Keys(Vec<String>);
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(KeysVisitor)
+    }
+}
+
+struct KeysVisitor;
+
+impl<'de> Visitor<'de> for KeysVisitor {
+    type Value = Keys;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Keys, A::Error> {
+        let mut keys = Vec::new();
+        while let Some((key, IgnoredAny)) = map.next_entry()? {
+            keys.push(key);
+        }
+        Ok(Keys(keys))
     }
 }

@@ -116,7 +116,7 @@ impl Pods {
                 let Some(entry) = entry else {
                     return Vec::new();
                 };
-                entry.put(pod);
+                entry.put(&pod);
                 concerned(entry, node)
             }
             Change::Gone(pod) => {
@@ -174,7 +174,7 @@ fn concerned(entry: &Entry, node: NodeName) -> Vec<NodeName> {
 }
 
 impl Entry {
-    fn put(&mut self, pod: Pod) {
+    fn put(&mut self, pod: &Pod) {
         if let Some(listing) = &mut self.listing {
             listing.insert(pod.uid().to_owned());
         }
@@ -183,7 +183,7 @@ impl Entry {
                 self.answered = None;
                 self.pods.insert(facts.pod.uid.clone(), facts);
             }
-            None => self.remove(&pod.uid().to_owned()),
+            None => self.remove(pod.uid()),
         }
     }
 

@@ -48,10 +48,10 @@ impl Plan {
         let mut nodes = pods.lock();
         let mut steps = Steps::default();
         // One that was let go and is wanted again is another entry.
-        let fed = |node: &NodeName| nodes.get(node).and_then(|entry| entry.feed);
+        let fed_now = |node: &NodeName| nodes.get(node).and_then(|entry| entry.feed);
         let gone = self
             .own
-            .extract_if(.., |node, feed| fed(node) != Some(*feed));
+            .extract_if(.., |node, feed| fed_now(node) != Some(*feed));
         steps.end.extend(gone.map(|(_, feed)| feed));
         if self.all.is_some() && nodes.len() <= BACK_TO_OWN {
             steps.end.extend(self.all.take());

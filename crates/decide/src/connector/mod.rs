@@ -18,9 +18,11 @@
 //!   writes nothing.
 
 mod message;
+mod pods;
 mod steps;
 
-pub use steps::{Step, Trip, step_posts};
+pub use pods::drain_posts;
+pub use steps::{Step, StepOf, Trip, step_posts};
 
 #[cfg(test)]
 mod tests;

@@ -1,21 +1,26 @@
-//! Core/v1 Events for what the quarantine does not do: nodes that it withholds, and the trip of a
-//! breaker.
+//! Core/v1 Events for what the modules do not do: nodes that the quarantine withholds, the trip of a
+//! breaker, drains that failed or may not begin.
 
 use health_event::text::counted;
 use jiff::Timestamp;
 use k8s_api::names;
 
 use super::EventPost;
+use crate::drain;
 use crate::quarantine::ADOPTED;
 
 /// Longest text that is taken over, in bytes; the API server takes 1,024 in all.
 const TEXT: usize = 160;
+/// The same of a drain's text, which names pods.
+const DRAIN_TEXT: usize = 700;
 
 /// A step of the audit trail, as far as an Event needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step<'a> {
     /// Node.
     pub node: &'a str,
+    /// Module that made it.
+    pub module: StepOf,
     /// Whether the incident waits after it, although the node should be out.
     pub withheld: bool,
     /// Code of its reason, see [`crate::quarantine::Reason::code`].
@@ -26,6 +31,20 @@ pub struct Step<'a> {
     pub trip: Option<Trip<'a>>,
     /// When.
     pub at: Timestamp,
+}
+
+/// Whose step it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepOf {
+    /// The quarantine's.
+    Quarantine,
+    /// The drain's; whether the drain failed with it.
+    Drain {
+        /// A deadline is over and pods are left.
+        failed: bool,
+    },
+    /// Another module's.
+    Other,
 }
 
 /// A trip, as it was stored.
@@ -48,6 +67,29 @@ pub struct Trip<'a> {
 /// The Events that a step makes, on its node. A step that only changes an incident's faults makes
 /// none.
 pub fn step_posts(step: &Step<'_>) -> Vec<EventPost> {
+    match step.module {
+        StepOf::Quarantine => quarantine_posts(step),
+        StepOf::Drain { failed } => drain_posts(step, failed),
+        StepOf::Other => Vec::new(),
+    }
+}
+
+/// A drain that only waits for its turn is no news.
+fn drain_posts(step: &Step<'_>, failed: bool) -> Vec<EventPost> {
+    let (text, node) = (cut_to(step.text, DRAIN_TEXT), step.node);
+    let more = format!("`warden explain {node}` tells more");
+    if failed {
+        let message = format!("the drain failed, a person is needed: {text}; {more}");
+        return vec![post(step, names::DRAIN_FAILED, message)];
+    }
+    if step.reason == drain::Reason::OtherDrainer.code() {
+        let message = format!("not drained: {text}; {more}");
+        return vec![post(step, names::DRAIN_WITHHELD, message)];
+    }
+    Vec::new()
+}
+
+fn quarantine_posts(step: &Step<'_>) -> Vec<EventPost> {
     const WITHHOLD: [&str; 4] = [
         "breaker_withholds",
         "first_action_delay",
@@ -97,7 +139,11 @@ fn taken_out_for(rule: &str, check: &str) -> String {
 }
 
 fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TEXT)]
+    cut_to(text, TEXT)
+}
+
+fn cut_to(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
 }
 
 fn post(step: &Step<'_>, reason: &str, message: String) -> EventPost {
@@ -118,6 +164,7 @@ mod tests {
     fn step(reason: &'static str) -> Step<'static> {
         Step {
             node: "gpu-1",
+            module: StepOf::Quarantine,
             withheld: true,
             reason,
             text: "the breaker's level bound is reached",
@@ -194,6 +241,29 @@ mod tests {
     }
 
     #[test]
+    fn a_drain_that_fails_or_may_not_begin_is_told_of_and_one_that_waits_is_not() {
+        let of = |reason, failed| {
+            let step = Step {
+                module: StepOf::Drain { failed },
+                withheld: false,
+                text: "2 pods (a/b, a/c)",
+                ..step(reason)
+            };
+            let posts = step_posts(&step).into_iter();
+            posts.map(|p| (p.reason, p.message)).collect::<Vec<_>>()
+        };
+        let failed = "the drain failed, a person is needed: 2 pods (a/b, a/c); `warden explain gpu-1` \
+                      tells more";
+        let want = ("DrainFailed".to_owned(), failed.to_owned());
+        assert_eq!(of("deadline", true), [want]);
+        let withheld = of("other_drainer", false);
+        assert_eq!(withheld[0].0, "DrainWithheld");
+        for reason in ["wanted", "kept_waiting", "empty", "breaker_withholds"] {
+            assert_eq!(of(reason, false), [], "{reason}");
+        }
+    }
+
+    #[test]
     fn no_text_makes_a_message_that_the_api_server_refuses() {
         let long = "ä".repeat(2_000);
         let trip = Trip {
@@ -211,7 +281,11 @@ mod tests {
             trip: Some(trip),
             ..step("paced")
         };
-        for post in step_posts(&step) {
+        let drain = Step {
+            module: StepOf::Drain { failed: true },
+            ..step.clone()
+        };
+        for post in step_posts(&step).into_iter().chain(step_posts(&drain)) {
             assert!(post.message.len() <= 1_024, "{}", post.message.len());
         }
     }

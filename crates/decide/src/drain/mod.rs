@@ -37,8 +37,9 @@ mod tests;
 
 use health_event::incident::{
     Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, Incident, QuarantineStatus,
+    RepairStatus,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 pub use facts::{
     Ask, Asked, AtDeadline, BlockedBy, Blocker, How, Mode, Overrides, Phase, PodFacts, PodRef,
@@ -48,6 +49,10 @@ pub use namespaces::{EvictMode, Namespaces, PolicyError};
 
 use crate::later;
 use pods::{Standing, standing, turn};
+
+/// How long after a drain pods that come late are looked for: a pod is bound some seconds after it
+/// was placed at most.
+pub const LATE: SignedDuration = SignedDuration::from_mins(2);
 
 /// One decision. The shell stores `incident` first; only then does it make the calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -84,6 +89,8 @@ pub enum Reason {
     Wanted,
     /// Something keeps the drain from beginning.
     KeptWaiting,
+    /// What keeps it is another program that drains nodes.
+    OtherDrainer,
     /// No pod that counts is left.
     Empty,
     /// No pod that counts was there.
@@ -104,6 +111,7 @@ impl Reason {
         match self {
             Self::Wanted => "wanted",
             Self::KeptWaiting => "kept_waiting",
+            Self::OtherDrainer => "other_drainer",
             Self::Empty => "empty",
             Self::NothingToDo => "nothing_to_do",
             Self::CameLate => "came_late",
@@ -123,6 +131,41 @@ pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
         | QuarantineStatus::Applying
         | QuarantineStatus::Releasing(_)
         | QuarantineStatus::Closed(_) => Decision::default(),
+    }
+}
+
+/// Whether the decision looks at the node's pods, so that they are to be followed. Of a node that is
+/// drained they are for [`LATE`], and while its repair waits to be ordered.
+pub fn needs_pods(view: &View<'_>, now: Timestamp) -> bool {
+    let look = Look { view, now };
+    let begins = || {
+        let waits = look.keeps_waiting();
+        look.is_wanted() && waits.is_none_or(|wait| wait == DrainWait::DryRun)
+    };
+    match (&view.incident.quarantine, &view.incident.drain) {
+        _ if view.policy.mode == Mode::Off => false,
+        // A change of the marks is over in milliseconds.
+        (QuarantineStatus::Applying | QuarantineStatus::Quarantined, Some(drain)) => {
+            match &drain.status {
+                DrainStatus::Draining(_) | DrainStatus::Failed(_) => true,
+                DrainStatus::Waiting(_) | DrainStatus::Cancelled => begins(),
+                DrainStatus::Drained => {
+                    let repair = view.incident.repair.as_ref().map(|repair| &repair.status);
+                    let planned = matches!(repair, Some(RepairStatus::Planned { .. }));
+                    let late = now < later(drain.since, LATE) || planned;
+                    late && !view.repair_under_way
+                }
+            }
+        }
+        (QuarantineStatus::Quarantined, None) => begins(),
+        (
+            QuarantineStatus::Applying
+            | QuarantineStatus::Withheld(_)
+            | QuarantineStatus::Observed
+            | QuarantineStatus::Releasing(_)
+            | QuarantineStatus::Closed(_),
+            _,
+        ) => false,
     }
 }
 
@@ -169,13 +212,16 @@ impl Look<'_> {
 
     fn drained(&self, wanted: bool) -> Decision {
         let may_act = wanted && self.view.policy.mode == Mode::Enforce;
-        let done = !may_act || self.view.repair_under_way || self.look_over().counted == 0;
-        if done {
-            return Decision::default();
+        let seen = self.look_over();
+        if !may_act || self.view.repair_under_way || seen.counted == 0 {
+            let drain = self.view.incident.drain.as_ref();
+            let late = drain.map(|drain| later(drain.since, LATE));
+            return Decision {
+                wake_at: late.filter(|late| self.now < *late),
+                ..Decision::default()
+            };
         }
-        let mut decision = self.move_to(self.drains_from_now(), Reason::CameLate);
-        decision.wake_at = Some(self.now);
-        decision
+        self.drain_now(seen, Reason::CameLate)
     }
 
     /// Whether an open fault wants the node empty. A person's hold alone moves nothing.
@@ -206,22 +252,35 @@ impl Look<'_> {
                 }
             };
             decision.asks.clear();
+            let reason = match wait {
+                DrainWait::OtherDrainer => Reason::OtherDrainer,
+                DrainWait::DryRun
+                | DrainWait::FirstAction { .. }
+                | DrainWait::Paused
+                | DrainWait::OwnNode => Reason::KeptWaiting,
+            };
             let to = DrainStatus::Waiting(wait);
             let same = view.incident.drain.as_ref().map(|d| &d.status) == Some(&to);
             return if same {
                 decision
             } else {
-                self.with_move(decision, to, Reason::KeptWaiting)
+                self.with_move(decision, to, reason)
             };
         }
         let Some(_) = view.pods else {
             return Decision::default();
         };
-        if self.look_over().counted == 0 {
-            return self.move_to(DrainStatus::Drained, Reason::NothingToDo);
+        let seen = self.look_over();
+        if seen.counted == 0 {
+            return self.with_move(seen.decision, DrainStatus::Drained, Reason::NothingToDo);
         }
-        // The first calls go with the next decision, once this one is stored.
-        let mut decision = self.move_to(self.drains_from_now(), Reason::Wanted);
+        self.drain_now(seen, Reason::Wanted)
+    }
+
+    /// The first calls go with the next decision, once this one is stored.
+    fn drain_now(&self, seen: Seen, reason: Reason) -> Decision {
+        let mut decision = self.with_move(seen.decision, self.drains_from_now(), reason);
+        decision.asks.clear();
         decision.wake_at = Some(self.now);
         decision
     }

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use health_event::incident::{CloseReason, IncidentFault, Withheld};
+use health_event::incident::{CloseReason, IncidentFault, Repair, Rung, Withheld};
 use health_event::{FaultId, RecommendedAction};
 use jiff::SignedDuration;
 use proptest::prelude::*;
@@ -105,8 +105,8 @@ impl Case {
         Self::new(Some(DrainStatus::Draining(deadlines)), pods)
     }
 
-    fn decide(&self, now: Timestamp) -> Decision {
-        let view = View {
+    fn view(&self) -> View<'_> {
+        View {
             incident: &self.incident,
             overrides: &self.overrides,
             ends_processes: self.ends_processes,
@@ -117,8 +117,15 @@ impl Case {
             pods: self.pods.as_deref(),
             asked: &self.asked,
             policy: &self.policy,
-        };
-        decide(&view, now)
+        }
+    }
+
+    fn decide(&self, now: Timestamp) -> Decision {
+        decide(&self.view(), now)
+    }
+
+    fn needs_pods(&self, now: Timestamp) -> bool {
+        needs_pods(&self.view(), now)
     }
 
     /// State and reason of the transition.
@@ -219,6 +226,60 @@ fn nothing_is_drained_before_the_pods_are_known() {
     assert_eq!(failed.moves(at(90)), Some(("Drained", "empty")));
     failed.pods = None;
     assert_eq!(failed.moves(at(90)), None);
+}
+
+#[test]
+fn pods_are_followed_as_long_as_something_is_decided_by_them() {
+    let failed = DrainStatus::Failed(DrainFailure::Immediate);
+    let draining = Case::draining(&[]).incident.drain.map(|d| d.status);
+    for status in [
+        None,
+        draining.clone(),
+        Some(failed),
+        Some(DrainStatus::Cancelled),
+    ] {
+        assert!(
+            Case::new(status.clone(), &[]).needs_pods(at(0)),
+            "{status:?}"
+        );
+        let mut off = Case::new(status, &[]);
+        off.policy.mode = Mode::Off;
+        assert!(!off.needs_pods(at(0)));
+    }
+    let mut case = Case::new(None, &[]);
+    case.paused = true;
+    assert!(!case.needs_pods(at(0)), "it waits for something else");
+    let mut case = Case::new(None, &[]);
+    case.policy.mode = Mode::DryRun;
+    assert!(case.needs_pods(at(0)));
+    case.says(Overrides {
+        skip: true,
+        force: false,
+    });
+    assert!(!case.needs_pods(at(0)), "nothing wants the node empty");
+
+    let mut drained = Case::new(Some(DrainStatus::Drained), &[]);
+    let since = drained.incident.drain.as_ref().unwrap().since;
+    let late = later(since, LATE);
+    assert!(drained.needs_pods(since) && !drained.needs_pods(late));
+    assert_eq!(drained.decide(since).wake_at, Some(late));
+    drained.incident.repair = Some(Repair {
+        status: RepairStatus::Planned { rung: Rung::Reboot },
+        since,
+        attempt: None,
+    });
+    assert!(drained.needs_pods(late), "until the repair is ordered");
+    drained.repair_under_way = true;
+    assert!(!drained.needs_pods(since));
+
+    let mut case = Case::new(draining, &[]);
+    case.incident.quarantine = QuarantineStatus::Applying;
+    assert!(
+        case.needs_pods(at(0)),
+        "a change of the marks ends no drain"
+    );
+    case.incident.quarantine = QuarantineStatus::Releasing(CloseReason::Recovered);
+    assert!(!case.needs_pods(at(0)));
 }
 
 #[test]
@@ -431,10 +492,10 @@ fn a_pod_that_came_late_is_drained_until_a_repair_is_ordered() {
     let mut case = Case::new(Some(DrainStatus::Drained), &[pod("now")]);
     assert_eq!(case.moves(at(0)), Some(("Draining", "came_late")));
     case.repair_under_way = true;
-    assert_eq!(case.decide(at(0)), Decision::default());
+    assert_eq!(case.moves(at(0)), None);
     case.repair_under_way = false;
     case.policy.mode = Mode::DryRun;
-    assert_eq!(case.decide(at(0)), Decision::default());
+    assert_eq!(case.moves(at(0)), None);
 }
 
 #[test]

@@ -1,0 +1,376 @@
+//! One node's turn: observe, decide, store, ask.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use decide::drain::{BlockedBy, Decision, Mode, Policy, View};
+use event_store::{ReadError, Transition, WriteError};
+use health_event::incident::{DrainStatus, Incident};
+use health_event::{NodeName, Sender};
+use jiff::Timestamp;
+use k8s_api::names;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::apply::{Apply, Blocked, Order};
+use super::asked::{Memory, Outcome};
+use super::{facts, said, settings};
+use crate::context::Context;
+use crate::kubernetes::jittered;
+use crate::nodes::NodeFacts;
+use crate::stages::PodLook;
+use crate::workers::Workers;
+
+/// Decisions in one turn: beginning, asking, and two more where something changed in between. A turn
+/// that needs more goes on in the next, so that no node holds a worker.
+const PASSES: usize = 4;
+/// Pause before a turn that failed is tried again, and before what the gate stopped for a time.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Name of the module in the store.
+pub(super) const MODULE: &str = "drain";
+
+/// What all workers share.
+pub(super) struct Module {
+    pub(super) context: Context,
+    pub(super) apply: Apply,
+    pub(super) workers: Workers,
+    policy: Policy,
+    /// The same while another node-drainer runs in the cluster.
+    refused: Policy,
+    /// Senders that may force a drain.
+    forcing: BTreeSet<Sender>,
+    memory: Memory,
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+/// Why a turn ended early. Both are tried again.
+#[derive(Debug, thiserror::Error)]
+enum TurnError {
+    #[error("the event store can't be read: {0}")]
+    Read(#[from] ReadError),
+    #[error("the decision can't be stored: {0}")]
+    Write(#[from] WriteError),
+}
+
+impl TurnError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Read(_) => "store_unreadable",
+            Self::Write(error) => error.code(),
+        }
+    }
+}
+
+/// Whether the turn goes on.
+enum Next {
+    Again,
+    Done,
+}
+
+impl Module {
+    /// What is to be called comes out of the queue, which holds a pod once at most.
+    pub(super) fn new(
+        context: Context,
+        apply: Apply,
+        policy: Policy,
+        workers: Workers,
+    ) -> (Self, mpsc::UnboundedReceiver<Order>) {
+        let (orders, queue) = mpsc::unbounded_channel();
+        let refused = Policy {
+            mode: Mode::Refused,
+            ..policy.clone()
+        };
+        let module = Self {
+            forcing: settings::forcing(&context.config.ingest),
+            context,
+            apply,
+            workers,
+            policy,
+            refused,
+            memory: Memory::default(),
+            orders,
+        };
+        (module, queue)
+    }
+
+    /// Wakes all nodes with an incident, those with the oldest first.
+    pub(super) fn wake_all(&self) {
+        match self.context.store.open_incidents() {
+            Ok(open) => open.iter().for_each(|one| self.workers.wake(&one.node)),
+            Err(error) => {
+                tracing::warn!(code = error.code(), %error, "nodes are decided about as they change");
+            }
+        }
+    }
+
+    /// What decisions are bound to now; none while it is not known whether another drains.
+    fn policy_now(&self) -> Option<&Policy> {
+        let reference = &self.apply.reference;
+        match self.policy.mode {
+            Mode::Enforce if !reference.is_known() => None,
+            Mode::Enforce if reference.runs() => Some(&self.refused),
+            Mode::Enforce | Mode::Refused | Mode::DryRun | Mode::Off => Some(&self.policy),
+        }
+    }
+
+    /// One node's turn.
+    pub(super) async fn work(&self, node: &NodeName) {
+        let started = Instant::now();
+        if let Err(error) = self.turn(node).await {
+            let metrics = &self.context.metrics;
+            said::failed(metrics, node, error.code(), &error.to_string());
+            self.wake_in(node, jittered(PAUSE));
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        self.context.metrics.drain_handling_seconds.observe(seconds);
+        let waiting = i64::try_from(self.workers.backlog()).unwrap_or(i64::MAX);
+        self.context.metrics.drain_queue.set(waiting);
+    }
+
+    async fn turn(&self, name: &NodeName) -> Result<(), TurnError> {
+        for _ in 0..PASSES {
+            let now = Timestamp::now();
+            let open = self.context.store.open_incidents_of(name)?;
+            let node = self.context.nodes.get(name);
+            let Some(incident) = of_node(&open, node.as_deref(), self.policy.mode) else {
+                // Gone from the cache alone is not gone: quarantine says so, by ending the incident.
+                if open.is_empty() || node.is_some() {
+                    self.forget(name);
+                }
+                return Ok(());
+            };
+            match self.pass(incident, node.as_deref(), now).await? {
+                Next::Again => {}
+                Next::Done => return Ok(()),
+            }
+        }
+        self.workers.wake(name);
+        Ok(())
+    }
+
+    async fn pass(
+        &self,
+        incident: &Incident,
+        node: Option<&NodeFacts>,
+        now: Timestamp,
+    ) -> Result<Next, TurnError> {
+        let Some(policy) = self.policy_now() else {
+            return Ok(Next::Done);
+        };
+        let name = &incident.node;
+        let faults = self.context.store.open_faults(name)?;
+        let overrides = facts::overrides(&faults, &self.forcing);
+        let mut view = View {
+            incident,
+            overrides: &overrides,
+            ends_processes: facts::ends_processes(incident),
+            repair_under_way: facts::repair_under_way(incident),
+            kubelet_silent_since: node.and_then(facts::kubelet_silent_since),
+            paused: node.is_some_and(|n| n.annotation(names::PAUSE.text).is_some()),
+            waits_as_own_node: self.waits_as_own_node(incident)?,
+            pods: None,
+            asked: &self.memory.of(name),
+            policy,
+        };
+        let needs_pods = decide::drain::needs_pods(&view, now);
+        let pods = self.pods(name, needs_pods);
+        view.pods = pods.as_deref();
+        let decision = decide::drain::decide(&view, now);
+        self.show(incident, &decision, pods.is_some());
+        if let (Some(next), Some(transition)) = (&decision.incident, &decision.transition) {
+            if !self
+                .store(incident, next, &decision, transition, now)
+                .await?
+            {
+                return Ok(Next::Again);
+            }
+            let metrics = &self.context.metrics;
+            said::moved(metrics, incident, &decision, transition, now);
+            return Ok(Next::Again);
+        }
+        self.ask(incident, &decision);
+        let begins_by_age = matches!(
+            incident.drain.as_ref().map(|drain| &drain.status),
+            Some(DrainStatus::Waiting(_))
+        ) && policy.first_action_until.is_some_and(|at| now < at);
+        if let Some(at) = decision.wake_at.filter(|_| !begins_by_age) {
+            self.workers.wake_at(name, at);
+        }
+        Ok(Next::Done)
+    }
+
+    /// The pods as far as they are needed and known; from now on they are followed, or not.
+    fn pods(&self, name: &NodeName, needed: bool) -> Option<Arc<[decide::drain::PodFacts]>> {
+        let pods = &self.context.pods;
+        if !needed {
+            pods.release(name);
+            return None;
+        }
+        pods.want(name);
+        let known = pods.of_node(name)?;
+        // What may have changed unseen is waited for: the list of the next watch wakes.
+        let pods = known.pods;
+        known.old_since.is_none().then(|| {
+            self.memory.keep(name, &pods);
+            pods
+        })
+    }
+
+    /// Whether the controller runs on this node, and others are drained or repaired.
+    fn waits_as_own_node(&self, incident: &Incident) -> Result<bool, ReadError> {
+        if self.context.config.kubernetes.node_name.as_ref() != Some(&incident.node) {
+            return Ok(false);
+        }
+        let open = self.context.store.open_incidents()?;
+        let mut others = open.iter().filter(|other| other.id != incident.id);
+        Ok(others.any(facts::is_at_work))
+    }
+
+    /// What it waits for, for the API and metrics; what was seen last stays while pods are not known.
+    fn show(&self, incident: &Incident, decision: &Decision, pods_known: bool) {
+        let (context, node) = (&self.context, &incident.node);
+        let status = incident.drain.as_ref().map(|drain| &drain.status);
+        match status {
+            Some(DrainStatus::Draining(_)) => {
+                let checks = incident.open_faults();
+                let checks = checks.map(|f| f.id.scope.check_name.clone()).collect();
+                self.memory.draining(node, checks);
+            }
+            Some(DrainStatus::Drained | DrainStatus::Failed(_)) => {
+                self.memory.forget(node);
+                said::waits_for_timeout(&context.metrics, node, None);
+            }
+            Some(DrainStatus::Cancelled) => self.over(node),
+            Some(DrainStatus::Waiting(_)) | None => {}
+        }
+        let waits = matches!(
+            status,
+            Some(DrainStatus::Waiting(_) | DrainStatus::Draining(_) | DrainStatus::Failed(_))
+        );
+        if !waits {
+            context.stages.set_pods(node, None);
+        } else if pods_known {
+            let by_time = |blocker: &decide::drain::Blocker| blocker.why == BlockedBy::Timeout;
+            let waits = decision.blockers.iter().any(by_time);
+            if facts::is_draining(incident) {
+                said::waits_for_timeout(&context.metrics, node, Some(waits));
+            }
+            let look = PodLook {
+                blockers: decision.blockers.clone(),
+                passed_over: decision.passed_over.clone(),
+            };
+            context.stages.set_pods(node, Some(look));
+        }
+    }
+
+    /// Stores the transition; answers whether it was still the plan for this incident.
+    async fn store(
+        &self,
+        before: &Incident,
+        next: &Incident,
+        decision: &Decision,
+        moved: &decide::drain::Transition,
+        now: Timestamp,
+    ) -> Result<bool, WriteError> {
+        let other = self.apply.reference.found();
+        let transition = Transition {
+            incident: next.clone(),
+            expected_version: Some(before.version),
+            fencing: self.context.fencing,
+            module: MODULE.to_owned(),
+            from: moved
+                .from
+                .as_ref()
+                .map_or("", DrainStatus::as_str)
+                .to_owned(),
+            to: moved.to.as_str().to_owned(),
+            cause: said::cause(decision, moved, other.as_deref()),
+            at: now,
+            state_puts: Vec::new(),
+            faults_joined: Vec::new(),
+            holds: None,
+        };
+        match self.context.store.transition(transition).await {
+            Ok(_) => Ok(true),
+            Err(WriteError::Stale { .. } | WriteError::AnotherOpen { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts the calls into the queue.
+    fn ask(&self, incident: &Incident, decision: &Decision) {
+        for ask in &decision.asks {
+            self.memory.ask(&incident.node, &ask.pod.uid);
+            let order = Order {
+                node: incident.node.clone(),
+                incident: incident.id.clone(),
+                version: incident.version,
+                ask: ask.clone(),
+            };
+            if self.orders.send(order).is_err() {
+                // The module ends.
+                return;
+            }
+        }
+    }
+
+    /// Makes one call of the queue, and wakes its node with what came of it.
+    pub(super) async fn carry_out(&self, order: Order) {
+        let (node, uid) = (&order.node, &order.ask.pod.uid);
+        let tell = |outcome| self.memory.tell(node, uid, outcome, Timestamp::now());
+        match self.apply.gate(&order) {
+            Ok(deadline) => {
+                let (outcome, code) = self.apply.send(&order.ask, deadline).await;
+                said::called(&self.context.metrics, &order, &outcome, code);
+                tell(outcome);
+                self.workers.wake(node);
+            }
+            Err(by) => {
+                tell(Outcome::NotMade);
+                match by {
+                    // Decided again, it is another call or none.
+                    Blocked::Stale | Blocked::ReferenceRuns | Blocked::Mode => {
+                        self.workers.wake(node);
+                    }
+                    Blocked::NotLeading | Blocked::ReferenceUnknown | Blocked::Unreadable => {
+                        said::blocked(node, by);
+                        self.wake_in(node, PAUSE);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nothing is drained there.
+    fn forget(&self, node: &NodeName) {
+        self.context.pods.release(node);
+        self.context.stages.set_pods(node, None);
+        self.over(node);
+    }
+
+    fn over(&self, node: &NodeName) {
+        let metrics = &self.context.metrics;
+        if let Some(checks) = self.memory.forget(node) {
+            said::cancelled(metrics, node, &checks);
+            said::waits_for_timeout(metrics, node, None);
+        }
+    }
+
+    fn wake_in(&self, node: &NodeName, pause: Duration) {
+        let at = Timestamp::now().checked_add(pause);
+        self.workers.wake_at(node, at.unwrap_or(Timestamp::MAX));
+    }
+}
+
+/// The incident of the node object that is there. A module that is off only ends what runs, for which
+/// it needs no node.
+fn of_node<'a>(open: &'a [Incident], node: Option<&NodeFacts>, mode: Mode) -> Option<&'a Incident> {
+    match mode {
+        Mode::Off => open.first(),
+        Mode::Enforce | Mode::DryRun | Mode::Refused => {
+            let uid = &*node?.uid;
+            open.iter().find(|incident| incident.node_uid == uid)
+        }
+    }
+}

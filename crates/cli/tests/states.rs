@@ -490,6 +490,15 @@ fn a_fault_that_nobody_read_from_a_part_says_so_wherever_it_is_told() {
 }
 
 #[test]
+fn a_fault_that_an_override_changed_says_by_which_and_what_was_said() {
+    let mut node = out();
+    node.faults[0].overridden = "quiet: isFatal was true".into();
+    let ran = explained(&node, taken_out(), &kit::status());
+    let want = "    override  quiet: isFatal was true\n";
+    assert!(ran.out.contains(want), "{}", ran.out);
+}
+
+#[test]
 fn agents_that_cannot_be_taken_at_their_word_say_what_to_do() {
     let doubt = |number, check: &str, message: &str| api::Fault {
         agent: "warden-agent".into(),

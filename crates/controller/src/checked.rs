@@ -1,9 +1,10 @@
 //! A configuration's text with everything that is wrong and odd about it, rule sets included: before
 //! anything starts, and each time the file changes.
 
-use decide::rules::{RuleError, RuleSets};
+use decide::rules::{OverrideError, RuleError, RuleSets};
 
 use crate::config::{Config, ConfigError, Problem};
+use crate::ingest;
 use crate::quarantine;
 
 /// Where rule sets stand in the file.
@@ -33,6 +34,8 @@ pub(crate) fn checked(text: &str) -> Result<Checked, ConfigError> {
     let errors = errors.iter();
     let errors = errors.filter(|error| !told || !error.expression.is_empty());
     problems.extend(errors.map(problem));
+    let overrides = ingest::overrides(&config.ingest).err().unwrap_or_default();
+    problems.extend(overrides.iter().map(|error| of_override(&config, error)));
     let warnings = rules.iter().flat_map(RuleSets::warnings);
     Ok(Checked {
         warnings: warnings.map(problem).collect(),
@@ -40,6 +43,20 @@ pub(crate) fn checked(text: &str) -> Result<Checked, ConfigError> {
         rules,
         problems,
     })
+}
+
+fn of_override(config: &Config, error: &OverrideError) -> Problem {
+    let rule = config.ingest.overrides.rules.get(error.index);
+    let value = match error.key {
+        "when" => rule.map(|rule| toml::Value::from(rule.when.as_str())),
+        "name" => rule.map(|rule| toml::Value::from(rule.name.as_str())),
+        _ => None,
+    };
+    Problem {
+        key: format!("ingest.overrides.rules[{}].{}", error.index, error.key),
+        value: value.map_or_else(|| "{}".to_owned(), |value| value.to_string()),
+        allowed: format!("{}: {}", error.name, error.reason),
+    }
 }
 
 /// Under the key in the file, where it is about an expression of the file.

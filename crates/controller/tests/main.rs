@@ -31,4 +31,5 @@ mod rows;
 mod startup;
 mod store_log;
 mod store_lost;
+mod transformers;
 mod trust;

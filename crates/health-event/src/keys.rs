@@ -24,6 +24,8 @@ pub const RESTORED: &str = "warden.dev/restored";
 pub const INJECTED: &str = "warden.dev/injected";
 /// The fault that this one follows from.
 pub const CONSEQUENCE_OF: &str = "warden.dev/consequence-of";
+/// What an override of the controller changed, and what was said: only the controller sets it.
+pub const OVERRIDDEN: &str = "warden.dev/overridden";
 /// Begins the id of an event that an agent read in its kernel's log: `kmsg:BOOT:SEQUENCE:INDEX`. A
 /// record that is read again, since its reader died before it had noted how far it was, is the same
 /// event.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use controller::config::Config;
 use controller::ingest::limits::Limits;
-use controller::ingest::{ClockSkews, EventService};
+use controller::ingest::{ClockSkews, EventService, Transformers};
 use controller::nodes::{NodeCache, Wanted};
 use controller::reports::{ReportService, Reports};
 use controller::trust::Gate;
@@ -218,6 +218,8 @@ impl Intake {
         let minute = Duration::from_secs(60);
         let reports = Reports::new(store.clone(), 1, WakeAll::default(), minute);
         let nodes = NodeCache::new(Vec::new(), Wanted::ours(""));
+        let transformers =
+            Transformers::new(&config.ingest, nodes.clone(), Arc::clone(&metrics)).unwrap();
         Self {
             events: EventService::new(
                 Arc::clone(&gate),
@@ -225,9 +227,10 @@ impl Intake {
                 limits,
                 skews,
                 nodes.clone(),
+                transformers.clone(),
                 Arc::clone(&metrics),
             ),
-            reports: ReportService::new(gate, reports, nodes, &[], metrics),
+            reports: ReportService::new(gate, reports, nodes, &[], transformers, metrics),
             store,
             _folder: folder,
         }

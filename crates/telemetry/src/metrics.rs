@@ -9,6 +9,7 @@ mod janitor;
 mod labels;
 mod register;
 mod remediation;
+mod transformers;
 
 use std::sync::atomic::AtomicU64;
 
@@ -29,9 +30,11 @@ pub use labels::{
     NodeLabel, OutcomeLabel, PodCallLabel, PoolLabel, RefusalLabel, RepairErrorLabel, RepairLabel,
     RuleLabel, StateLabel, StatusLabel, TaintLabel,
 };
+pub use labels::{OverrideLabel, OverrideNameLabel};
 pub use register::Described;
 use register::{Register, add};
 pub use remediation::RemediationMetrics;
+pub use transformers::TransformerMetrics;
 
 /// Default buckets of the Prometheus clients, in seconds; the reference's.
 const DEFAULT_SECONDS: [f64; 11] = [
@@ -114,6 +117,7 @@ pub struct ControllerMetrics {
     pub other_drainer: Gauge,
 
     pub remediation: RemediationMetrics,
+    pub transformers: TransformerMetrics,
     pub janitor: JanitorMetrics,
 
     pub watch_restarts: Counter,
@@ -143,6 +147,7 @@ impl ControllerMetrics {
         let connector = ConnectorMetrics::register(&mut r);
         let drain = DrainMetrics::register(&mut r, seconds());
         let remediation = RemediationMetrics::register(&mut r, seconds(), seconds());
+        let transformers = TransformerMetrics::register(&mut r);
         let janitor = JanitorMetrics::register(&mut r);
         Self {
             node_condition_updates: connector.updates,
@@ -214,6 +219,7 @@ impl ControllerMetrics {
             drain_pod_calls: drain.pod_calls,
             other_drainer: drain.other_drainer,
             remediation,
+            transformers,
             janitor,
             register: r,
         }

@@ -345,6 +345,10 @@ pub struct Fault {
     /// A person injected it (`warden inject`).
     #[serde(default)]
     pub injected: bool,
+    /// What an override of the controller changed about its last event, and what was said:
+    /// `RULE: isFatal was true`; empty = nothing.
+    #[serde(default)]
+    pub overridden: String,
     /// What of it was no real part: `user` (a line that a program wrote into the kernel log), and
     /// each option of the agent that stands in for one, parted by `, `; empty = all was real.
     #[serde(default)]

@@ -302,6 +302,7 @@ fn one_fault(out: &mut impl Write, facts: &Facts, fault: &Fault, clock: &Clock) 
             if fault.injected { INJECTED } else { "" }.to_owned(),
         ),
         ("origin", words::origin(&fault.origin)),
+        ("override", fault.overridden.clone()),
     ];
     for (name, text) in lines.iter().filter(|(_, text)| !text.is_empty()) {
         writeln!(out, "    {DIM}{name:<8}{DIM:#}  {}", harmless(text))?;

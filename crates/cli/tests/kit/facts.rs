@@ -157,6 +157,7 @@ pub(crate) fn xid_79() -> api::Fault {
         restored: false,
         injected: false,
         origin: String::new(),
+        overridden: String::new(),
     }
 }
 

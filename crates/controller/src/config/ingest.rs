@@ -10,6 +10,7 @@ use toml::Value;
 use super::labels;
 use super::reader::{Section, not_empty};
 use super::sections::is_dns_label;
+use super::transformers::{MetadataConfig, OverridesConfig};
 
 /// Whether senders are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,6 +195,10 @@ pub struct IngestConfig {
     pub reboot_clears: Vec<CheckRef>,
     /// Checks that no longer exist: their open faults close at start.
     pub retired_checks: Vec<CheckRef>,
+    /// `[ingest.metadata]`
+    pub metadata: MetadataConfig,
+    /// `[ingest.overrides]`
+    pub overrides: OverridesConfig,
     /// `[ingest.tls]`
     pub tls: TlsConfig,
 }
@@ -284,6 +289,8 @@ impl IngestConfig {
                 CHECKS_ALLOWED,
                 CheckRef::parse,
             ),
+            metadata: MetadataConfig::read(s.section("metadata")),
+            overrides: OverridesConfig::read(s.section("overrides")),
             tls: TlsConfig::read(s.section("tls")),
         };
         if config.mode == TrustMode::Off {

@@ -14,6 +14,7 @@ mod quarantine;
 mod reader;
 mod remediation;
 mod sections;
+mod transformers;
 
 use std::fmt;
 use std::fs::File;
@@ -31,6 +32,7 @@ pub use quarantine::{
 };
 pub use reader::{Key, Problem};
 pub use remediation::RemediationConfig;
+pub use transformers::{MetadataConfig, OverridesConfig};
 pub use sections::{
     ApiConfig, ConnectorConfig, DedupConfig, KubernetesConfig, LeaseConfig, LogConfig,
     ReportsConfig, StoreConfig,

@@ -5,6 +5,9 @@
 //!   answer that says whether sending it again helps: `UNAVAILABLE` (with a hint when) does,
 //!   `INVALID_ARGUMENT`, `UNAUTHENTICATED` and `PERMISSION_DENIED` don't.
 //! - Keys under `warden.dev/` count only from agents; from others they are taken off.
+//! - Transformers have a fixed order: labels of the node first, then overrides, which may read them.
+//!   What was said counts where an event is compared with itself (its fingerprint), what became of it
+//!   everywhere else.
 //! - A sender is slowed down, then told to come back; it never takes more than its share of the
 //!   store, and what is fatal passes that bound.
 //!
@@ -16,8 +19,11 @@ pub mod limits;
 pub mod listener;
 mod service;
 mod skew;
+mod transform;
 
 pub use service::EventService;
 pub(crate) use service::{new_event, released, status_of};
 pub use skew::ClockSkews;
 pub(crate) use skew::own_event;
+pub use transform::Transformers;
+pub(crate) use transform::overrides;

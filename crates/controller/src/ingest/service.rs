@@ -18,6 +18,7 @@ use wire::datamodels::platform_connector_server::PlatformConnector;
 
 use super::limits::{Limits, Verdict};
 use super::skew::ClockSkews;
+use super::transform::Transformers;
 use crate::crash;
 use crate::nodes::NodeCache;
 use crate::trust::{Caller, Gate};
@@ -33,6 +34,7 @@ pub struct EventService {
     limits: Arc<Limits>,
     skews: Arc<ClockSkews>,
     nodes: NodeCache,
+    transformers: Transformers,
     metrics: Arc<ControllerMetrics>,
 }
 
@@ -44,6 +46,7 @@ impl EventService {
         limits: Arc<Limits>,
         skews: Arc<ClockSkews>,
         nodes: NodeCache,
+        transformers: Transformers,
         metrics: Arc<ControllerMetrics>,
     ) -> Self {
         Self {
@@ -52,6 +55,7 @@ impl EventService {
             limits,
             skews,
             nodes,
+            transformers,
             metrics,
         }
     }
@@ -122,6 +126,7 @@ impl EventService {
                 self.count_refusal("wardens_check");
             })?;
             let skewed = accepted.clock_skew;
+            self.transformers.apply(&node, &mut accepted.event);
             let mut event = new_event(caller, node.clone(), accepted.event, fingerprint, now)
                 .map_err(|why| {
                     self.count_refusal("bad_order");
@@ -251,9 +256,11 @@ pub(crate) fn new_event(
     };
     let from_agent = matches!(caller, Caller::Agent(_)) || order.is_some();
     if !from_agent {
+        // These two are the controller's own word.
+        let kept = [keys::CLAIMED_TIME, keys::OVERRIDDEN];
         event
             .metadata
-            .retain(|key, _| !key.starts_with(keys::PREFIX) || key == keys::CLAIMED_TIME);
+            .retain(|key, _| !key.starts_with(keys::PREFIX) || kept.contains(&key.as_str()));
     }
     let asserted = from_agent && !event.is_healthy && event.metadata.contains_key(keys::DETECTOR);
     Ok(NewEvent {

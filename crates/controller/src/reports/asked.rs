@@ -19,6 +19,8 @@ pub(super) struct Asked {
     pairs: HashMap<NodeName, (Pair, Instant)>,
     /// Nodes whose mismatch a list did not change: logged once.
     logged: HashSet<NodeName>,
+    /// Sets that differ by what overrides made healthy, and by nothing else: ours and theirs.
+    agreed: HashMap<NodeName, ([u8; 32], Vec<u8>)>,
 }
 
 /// The two sets, and what the detectors said of themselves.
@@ -51,9 +53,21 @@ impl Asked {
         self.logged.insert(node.clone())
     }
 
+    /// These two differ by what overrides made healthy, and by nothing else.
+    pub(super) fn agree(&mut self, node: &NodeName, ours: [u8; 32], theirs: Vec<u8>) {
+        self.agreed.insert(node.clone(), (ours, theirs));
+    }
+
+    /// Whether these two were found to.
+    pub(super) fn agrees(&self, node: &NodeName, ours: &[u8; 32], theirs: &[u8]) -> bool {
+        let agreed = self.agreed.get(node);
+        agreed.is_some_and(|(a, b)| a == ours && b == theirs)
+    }
+
     /// The sets agree, or the node is gone.
     pub(super) fn forget(&mut self, node: &NodeName) {
         self.pairs.remove(node);
+        self.agreed.remove(node);
         self.logged.remove(node);
     }
 }

@@ -24,7 +24,7 @@ use super::ended::{self, EndError, Settled};
 use super::state::{AgentState, Reports};
 use crate::config::CheckRef;
 use crate::crash;
-use crate::ingest::{new_event, status_of};
+use crate::ingest::{Transformers, new_event, status_of};
 use crate::nodes::NodeCache;
 use crate::trust::{Caller, Gate};
 
@@ -44,6 +44,7 @@ pub struct ReportService {
     reports: Reports,
     nodes: NodeCache,
     reboot_clears: Arc<BTreeSet<CheckRef>>,
+    transformers: Transformers,
     metrics: Arc<ControllerMetrics>,
 }
 
@@ -55,6 +56,7 @@ impl ReportService {
         reports: Reports,
         nodes: NodeCache,
         reboot_clears: &[CheckRef],
+        transformers: Transformers,
         metrics: Arc<ControllerMetrics>,
     ) -> Self {
         Self {
@@ -62,6 +64,7 @@ impl ReportService {
             reports,
             nodes,
             reboot_clears: Arc::new(reboot_clears.iter().cloned().collect()),
+            transformers,
             metrics,
         }
     }
@@ -208,6 +211,9 @@ impl ReportService {
             self.forget(node);
             return Ok(compared);
         }
+        if self.reports.asked().agrees(node, &our_hash, &asserted.hash) {
+            return Ok(compared);
+        }
         if report.has_list {
             self.settle_list(caller, word, &ours, now).await?;
             return Ok(compared);
@@ -257,8 +263,12 @@ impl ReportService {
         now: Timestamp,
     ) -> Result<(), Status> {
         let Word { node, report, .. } = *word;
-        let events = accept_list(caller, node, report, now)
+        let mut events = accept_list(&self.transformers, caller, node, report, now)
             .inspect_err(|_| self.count_refusal("bad_list"))?;
+        // What an override made healthy is no fault here, whatever the agent asserts.
+        let all = events.len();
+        events.retain(|event| !event.event.is_healthy);
+        let overridden = events.len() < all;
         let listed: Vec<HealthEvent> = events.iter().map(|e| e.event.clone()).collect();
         let theirs = compare::identities(&listed);
         let known: HashSet<SentIdentity> = ours.iter().map(|c| c.fault.sent).collect();
@@ -292,8 +302,20 @@ impl ReportService {
         crash::point("report.after-close");
         // What was appended may have been known, and what was closed may be told of later.
         let before = SentIdentity::hash_of_set(ours.iter().map(|c| c.fault.sent));
-        let after = self.asserted_here(node)?;
-        if SentIdentity::hash_of_set(after.iter().map(|c| c.fault.sent)) == before {
+        let after: BTreeSet<SentIdentity> = self
+            .asserted_here(node)?
+            .iter()
+            .map(|c| c.fault.sent)
+            .collect();
+        let hash = SentIdentity::hash_of_set(after.iter().copied());
+        if overridden && after == theirs {
+            let asserted = report.asserted.as_ref();
+            let asserted = asserted.map(|asserted| asserted.hash.clone());
+            self.reports
+                .asked()
+                .agree(node, hash, asserted.unwrap_or_default());
+        }
+        if hash == before {
             self.count("unchanged");
             self.log_once(node);
         } else {
@@ -455,6 +477,7 @@ fn check(report: &ReportRequest) -> Result<NodeName, String> {
 
 /// The events of a list, checked like any others.
 fn accept_list(
+    transformers: &Transformers,
     caller: &Caller,
     node: &NodeName,
     report: &ReportRequest,
@@ -471,12 +494,13 @@ fn accept_list(
     };
     let accepted = wire::accept(batch, None, now).map_err(|refusal| refusal.status())?;
     let mut events = Vec::with_capacity(accepted.len());
-    for (accepted, fingerprint) in accepted.into_iter().zip(fingerprints) {
+    for (mut accepted, fingerprint) in accepted.into_iter().zip(fingerprints) {
         if accepted.event.node_name != node.as_str() {
             return Err(Status::invalid_argument(
                 "asserted_events: want events of this node only",
             ));
         }
+        transformers.apply(node, &mut accepted.event);
         let event = new_event(caller, node.clone(), accepted.event, fingerprint, now);
         let mut event = event.map_err(Status::invalid_argument)?;
         event.out_of_turn = true;

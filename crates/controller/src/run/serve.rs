@@ -28,7 +28,7 @@ use crate::context::Context;
 use crate::ingest::idle::NoteCalls;
 use crate::ingest::limits::Limits;
 use crate::ingest::listener::{Connections, bind};
-use crate::ingest::{ClockSkews, EventService};
+use crate::ingest::{ClockSkews, EventService, Transformers};
 use crate::reports::ReportService;
 use crate::requests::Requests;
 use crate::stop::Stop;
@@ -142,7 +142,7 @@ pub(super) async fn ingest(
     let gate = Arc::new(gate(context, client));
     let most = usize::try_from(config.max_connections).unwrap_or(usize::MAX);
     let connections = Connections::new(most, Arc::clone(&context.metrics));
-    let parts = Parts::new(context, &gate, skews);
+    let parts = Parts::new(context, &gate, skews)?;
     if let Some(address) = config.listen {
         let tls = if insecure_local || config.mode == TrustMode::Off {
             warn!(%address, "events are taken in without TLS and tokens");
@@ -196,17 +196,37 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(context: &Context, gate: &Arc<Gate>, skews: &Arc<ClockSkews>) -> Self {
+    fn new(context: &Context, gate: &Arc<Gate>, skews: &Arc<ClockSkews>) -> anyhow::Result<Self> {
         let metrics = || Arc::clone(&context.metrics);
         let limits = Arc::new(Limits::new(&context.config.ingest, &context.config.store));
         let skews = Arc::clone(skews);
         let store = context.store.clone();
         let (reports, nodes) = (context.reports.clone(), context.nodes.clone());
         let known = nodes.clone();
-        let events = EventService::new(Arc::clone(gate), store, limits, skews, known, metrics());
+        let transformers = Transformers::new(&context.config.ingest, nodes.clone(), metrics());
+        let transformers = transformers.map_err(|errors| {
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            anyhow::anyhow!("ingest.overrides: {}", errors.join("; "))
+        })?;
+        let events = EventService::new(
+            Arc::clone(gate),
+            store,
+            limits,
+            skews,
+            known,
+            transformers.clone(),
+            metrics(),
+        );
         let clears = &context.config.ingest.reboot_clears;
-        let reports = ReportService::new(Arc::clone(gate), reports, nodes, clears, metrics());
-        Self { events, reports }
+        let reports = ReportService::new(
+            Arc::clone(gate),
+            reports,
+            nodes,
+            clears,
+            transformers,
+            metrics(),
+        );
+        Ok(Self { events, reports })
     }
 }
 

@@ -56,6 +56,7 @@ pub(super) fn fault(fault: StoredFault, place: &Place<'_>) -> types::Fault {
         custom_action: custom_action(&fault),
         injected: fault.event.metadata.contains_key(keys::INJECTED),
         origin: origin(&fault.event),
+        overridden: overridden(&fault.event),
         id: fault_id(&fault.id),
         agent: fault.id.scope.agent,
         component_class: fault.id.scope.component_class,
@@ -87,6 +88,11 @@ pub(super) fn custom_action(fault: &StoredFault) -> String {
 pub(super) fn origin(event: &HealthEvent) -> String {
     let origin = event.metadata.get(keys::ORIGIN);
     origin.cloned().unwrap_or_default()
+}
+
+fn overridden(event: &HealthEvent) -> String {
+    let changed = event.metadata.get(keys::OVERRIDDEN);
+    changed.cloned().unwrap_or_default()
 }
 
 pub(super) fn closed_fault(closed: StoredFault, place: &Place<'_>) -> Option<types::ClosedFault> {

@@ -115,7 +115,9 @@ pub fn adopted(
 pub fn boots_seen(known: &Boots, of_status: &BootId, attempt: Option<&Attempt>) -> Boots {
     let before = attempt.map(|attempt| &attempt.boot_before);
     let before = before.filter(|boot| !boot.is_unknown() && !known.as_slice().contains(boot));
-    // The one before was seen before all that are known: were it newer, the store would know it.
+    // One that the node shows still is the present one: its agent has not reported it yet.
+    let before = before.filter(|boot| *boot != of_status);
+    // Any other was seen before all that are known: were it newer, the store would know it.
     let mut boots = match before {
         Some(before) => {
             let known = known.as_slice().iter();
@@ -231,6 +233,8 @@ mod tests {
         assert_eq!(seen.present(), Some(&boot("b2")));
         let none = boots_seen(&Boots::default(), &boot(""), Some(&attempt));
         assert_eq!(none.present(), Some(&boot("b1")));
+        let shown = boots_seen(&Boots::new(vec![boot("b0")]), &boot("b1"), Some(&attempt));
+        assert_eq!(shown.present(), Some(&boot("b1")), "no agent reported it");
         let full: Vec<BootId> = (0..16).map(|n| boot(&format!("c{n}"))).collect();
         let full = Boots::new(full);
         let seen = boots_seen(&full, &boot("c15"), Some(&attempt));

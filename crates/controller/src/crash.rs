@@ -3,7 +3,7 @@
 //! Release builds have no such points.
 
 /// The points, so that a test can enumerate them and a misspelt name is refused.
-pub const POINTS: [&str; 46] = [
+pub const POINTS: [&str; 49] = [
     // Those of a start: each step of the schema, and checks that have another name since.
     "store.begin.before",
     "store.begin.after",
@@ -15,6 +15,9 @@ pub const POINTS: [&str; 46] = [
     "report.after-close",
     "quarantine.before-intent",
     "quarantine.after-intent",
+    "janitor.before-intent",
+    "janitor.before-send",
+    "janitor.after-send",
     // Those of `kubernetes::Write`: each write to the API server passes two.
     "write.node.before",
     "write.node.after",

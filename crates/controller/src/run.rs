@@ -495,6 +495,7 @@ fn wanted(config: &Config) -> Option<Wanted> {
     };
     let labels = of_senders.map(|(label, _)| label.clone());
     wanted.labels.extend(labels);
+    wanted.labels.extend(config.janitor.label_keys());
     let (labels, annotations) = config.ingest.metadata.wanted();
     wanted.labels.extend(labels.iter().cloned());
     wanted.annotations.extend(annotations.iter().cloned());

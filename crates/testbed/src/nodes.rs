@@ -22,8 +22,8 @@ use crate::binaries::hexadecimal;
 use crate::component::PLAYED_BY;
 use crate::{PARALLEL_WRITES, Testbed};
 
-const NOT_READY: &str = "testbed.warden.dev/not-ready";
-const BOOT_ID: &str = "testbed.warden.dev/boot-id";
+pub(crate) const NOT_READY: &str = "testbed.warden.dev/not-ready";
+pub(crate) const BOOT_ID: &str = "testbed.warden.dev/boot-id";
 
 /// How long kwok may take to show a pulled lever on the node.
 const LEVER_DEADLINE: Duration = Duration::from_secs(30);
@@ -128,7 +128,7 @@ impl NodeSpec {
 }
 
 /// The same name has the same UUID on every run; its form is that of a random one.
-fn uuid_of(name: &str) -> String {
+pub(crate) fn uuid_of(name: &str) -> String {
     let hash = hexadecimal(&Sha256::digest(name));
     format!(
         "{}-{}-4{}-8{}-{}",

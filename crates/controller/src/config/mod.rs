@@ -25,18 +25,18 @@ use health_event::text::counted;
 
 pub use drain::DrainConfig;
 pub use ingest::{CheckRef, Identity, IngestConfig, ServiceAccount, TlsConfig, TrustMode};
-pub use janitor::JanitorConfig;
+pub use janitor::{JanitorConfig, ProviderConfig};
 pub use quarantine::{
     BreakerConfig, Cooperator, CooperatorPolicy, PoolConfig, QuarantineConfig, RuleChange,
     RuleConfig, RuleKind, RuleSetConfig, TaintConfig,
 };
 pub use reader::{Key, Problem};
 pub use remediation::RemediationConfig;
-pub use transformers::{MetadataConfig, OverridesConfig};
 pub use sections::{
     ApiConfig, ConnectorConfig, DedupConfig, KubernetesConfig, LeaseConfig, LogConfig,
     ReportsConfig, StoreConfig,
 };
+pub use transformers::{MetadataConfig, OverridesConfig};
 
 use reader::{Findings, Section};
 

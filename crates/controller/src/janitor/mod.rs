@@ -1,15 +1,38 @@
-//! Module janitor.
+//! Carrying repairs out: `RebootNode` objects, whoever made them, from their creation to their end and
+//! their deletion.
+//!
+//! # How
+//! One worker a node at a time looks at the objects of the node, oldest first, decides about each
+//! (`decide::janitor`), and does the one step: lock the node, store the intent, send the signal, ask the
+//! provider, write the status, unlock. Every step is followed by another look.
+//!
+//! # Guarantees
+//! - One signal an object: the intent is stored before it is sent (P3), and whatever may have been sent
+//!   is only watched from then on, by another process too. What proves that nothing was sent comes before
+//!   the intent: the token is read, and the connection stands.
+//! - No signal without the node's lock, by a process that does not lead, or within one lease length after
+//!   another led; at most `max_parallel` reboots are under way, orphans included.
+//! - Whether an object is recalled is read from the store between the stored intent and the call. So of a
+//!   quarantine that closes the incident and this module one sees the other: either the intent is found
+//!   by whoever recalls, or the recall by us.
+//! - An object that is deleted while its signal may have been sent leaves its intent: no other reboot of
+//!   the node is begun before its deadline, or before the node is seen in another boot.
+//! - While the reference's janitor runs, or that can't be said, nothing is done.
+//!
+//! # Bounds
+//! An intent for each reboot under way, at most `max_parallel` and what another configuration began.
 
-use crate::context::Context;
-use crate::lease::Leadership;
-use crate::workers::WorkerEnded;
+mod adopt;
+mod apply;
+mod facts;
+mod intents;
+mod locks;
+mod other;
+mod provider;
+mod run;
+mod status;
+mod ttl;
+mod work;
 
-/// Runs the module until the order to stop.
-///
-/// # Errors
-/// A worker panicked.
-pub async fn run(context: Context, leadership: Leadership) -> Result<(), WorkerEnded> {
-    drop(leadership);
-    context.stop.requested().await;
-    Ok(())
-}
+pub use intents::{IntentsError, StoredIntent, intents};
+pub use run::{JanitorError, run};

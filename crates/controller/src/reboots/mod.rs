@@ -3,35 +3,52 @@
 //! # Guarantees
 //! - What is answered was on the API server at one moment. Before [`Reboots::is_known`] nothing can
 //!   be said not to be there.
-//! - Each change wakes the node that the object names.
+//! - Each change wakes the node that the object names; where that is no name of a node, the work of
+//!   the object's own name, so that somebody ends it.
+//! - An older version never takes a newer one's place, but by a list.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use health_event::NodeName;
 use k8s_api::reboot_node::{PATH, RebootNode};
+use tokio::sync::watch;
 
 use crate::kubernetes::{Change, Collection, Kube, follow};
 use crate::workers::WakeAll;
 
 /// The objects. Cheap to clone; all clones are one.
 #[derive(Debug, Clone, Default)]
-pub struct Reboots(Arc<Mutex<Objects>>);
+pub struct Reboots(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    objects: Mutex<Objects>,
+    /// Whether all objects were read once.
+    known: watch::Sender<bool>,
+}
 
 #[derive(Debug, Default)]
 struct Objects {
     by_name: BTreeMap<String, Arc<RebootNode>>,
+    /// Names of the objects by [`key`].
+    by_key: BTreeMap<String, BTreeSet<String>>,
     /// Names said by the list that runs; none while none runs.
     listing: Option<Vec<String>>,
-    is_known: bool,
     failed: Option<String>,
 }
 
 impl Reboots {
     /// Whether all objects were read once.
     pub fn is_known(&self) -> bool {
-        self.lock().is_known
+        *self.0.known.borrow()
+    }
+
+    /// Waits until all objects were read once.
+    pub async fn known(&self) {
+        // The sender lives in self, so that waiting can't fail.
+        drop(self.0.known.subscribe().wait_for(|known| *known).await);
     }
 
     /// Why they can't be read at the moment.
@@ -46,12 +63,26 @@ impl Reboots {
 
     /// Those that name the node, by name.
     pub fn of_node(&self, node: &str) -> Vec<Arc<RebootNode>> {
+        let of_key = self.of_key(node).into_iter();
+        of_key.filter(|o| o.spec.node_name == node).collect()
+    }
+
+    /// Those whose change wakes the work of this name, by name.
+    pub fn of_key(&self, key: &str) -> Vec<Arc<RebootNode>> {
         let objects = self.lock();
-        let of_node = objects.by_name.values();
-        of_node
-            .filter(|o| o.spec.node_name == node)
-            .cloned()
+        let names = objects.by_key.get(key).into_iter().flatten();
+        names
+            .filter_map(|name| objects.by_name.get(name).cloned())
             .collect()
+    }
+
+    /// Takes the answer to a write in, unless the watch is ahead.
+    pub fn put_if_newer(&self, object: RebootNode) {
+        let mut objects = self.lock();
+        // One that is not there is gone already: the watch says.
+        if objects.by_name.contains_key(&object.metadata.name) && !objects.is_old(&object) {
+            objects.insert(object);
+        }
     }
 
     /// All.
@@ -59,7 +90,7 @@ impl Reboots {
         self.lock().by_name.values().cloned().collect()
     }
 
-    /// Takes a change in; answers the nodes that it concerns.
+    /// Takes a change in; answers the keys that it concerns.
     fn take(&self, change: Change<RebootNode>) -> Vec<String> {
         let mut objects = self.lock();
         match change {
@@ -69,31 +100,29 @@ impl Reboots {
             }
             Change::Put(object) => {
                 objects.failed = None;
-                let name = object.metadata.name.clone();
                 if let Some(listing) = &mut objects.listing {
-                    listing.push(name.clone());
+                    listing.push(object.metadata.name.clone());
+                } else if objects.is_old(&object) {
+                    return Vec::new();
                 }
-                let node = object.spec.node_name.clone();
-                let before = objects.by_name.insert(name, Arc::new(object));
-                let other = before.map(|b| b.spec.node_name.clone());
-                let other = other.filter(|other| *other != node);
-                [Some(node), other].into_iter().flatten().collect()
+                let new = key(&object);
+                let before = objects.insert(object);
+                let other = before.map(|b| key(&b)).filter(|other| *other != new);
+                [Some(new), other].into_iter().flatten().collect()
             }
-            Change::Gone(object) => {
-                objects.by_name.remove(&object.metadata.name);
-                vec![object.spec.node_name]
-            }
+            Change::Gone(object) => objects.remove(&object.metadata.name),
             Change::Listed => {
                 objects.failed = None;
-                objects.is_known = true;
+                self.0.known.send_replace(true);
                 let mut listed = objects.listing.take().unwrap_or_default();
                 listed.sort();
-                let gone = |name: &String| listed.binary_search(name).is_err();
-                let gone = objects.by_name.extract_if(.., |name, _| gone(name));
-                let mut nodes: Vec<String> = gone.map(|(_, o)| o.spec.node_name.clone()).collect();
+                let gone = |name: &&String| listed.binary_search(name).is_err();
+                let gone: Vec<String> = objects.by_name.keys().filter(gone).cloned().collect();
+                let mut keys: Vec<String> =
+                    gone.iter().flat_map(|name| objects.remove(name)).collect();
                 // What waited for the first look goes on.
-                nodes.extend(objects.by_name.values().map(|o| o.spec.node_name.clone()));
-                nodes
+                keys.extend(objects.by_key.keys().cloned());
+                keys
             }
             Change::Failed(why) => {
                 objects.failed = Some(why);
@@ -103,8 +132,59 @@ impl Reboots {
     }
 
     fn lock(&self) -> MutexGuard<'_, Objects> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .objects
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Objects {
+    /// Whether a newer version of the same object is known.
+    fn is_old(&self, object: &RebootNode) -> bool {
+        let known = self.by_name.get(&object.metadata.name);
+        known.is_some_and(|known| {
+            known.metadata.uid == object.metadata.uid && version(known) > version(object)
+        })
+    }
+
+    fn insert(&mut self, object: RebootNode) -> Option<Arc<RebootNode>> {
+        let name = object.metadata.name.clone();
+        let before = self.by_name.get(&name).cloned();
+        self.remove(&name);
+        let names = self.by_key.entry(key(&object)).or_default();
+        names.insert(name.clone());
+        self.by_name.insert(name, Arc::new(object));
+        before
+    }
+
+    /// Answers its key.
+    fn remove(&mut self, name: &str) -> Vec<String> {
+        let Some(object) = self.by_name.remove(name) else {
+            return Vec::new();
+        };
+        let key = key(&object);
+        if let Some(names) = self.by_key.get_mut(&key) {
+            names.remove(name);
+            if names.is_empty() {
+                self.by_key.remove(&key);
+            }
+        }
+        vec![key]
+    }
+}
+
+/// Whose work an object is: its node's, or where it names none, that of its own name.
+fn key(object: &RebootNode) -> String {
+    match NodeName::new(&object.spec.node_name) {
+        Ok(_) => object.spec.node_name.clone(),
+        Err(_) => object.metadata.name.clone(),
+    }
+}
+
+/// The API server promises that they can be compared (1.35).
+fn version(object: &RebootNode) -> u64 {
+    object.metadata.resource_version.parse().unwrap_or_default()
 }
 
 /// Feeds them until the future is dropped; `changed` is called with each node's name after a change.
@@ -115,12 +195,71 @@ pub async fn run(kube: &Kube, reboots: &Reboots, wakes: &WakeAll) -> Infallible 
         selectors: String::new(),
     };
     let take = |change| {
-        for node in reboots.take(change) {
-            // A person's object may name anything.
-            if let Ok(node) = NodeName::new(&node) {
+        for key in reboots.take(change) {
+            // The name of an object is a node's in form.
+            if let Ok(node) = NodeName::new(&key) {
                 wakes.wake(&node);
             }
         }
     };
     follow(kube, &of, take).await
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(name: &str, node: &str, version: u32) -> RebootNode {
+        serde_json::from_value(json!({
+            "metadata": { "name": name, "uid": name, "resourceVersion": version.to_string() },
+            "spec": { "nodeName": node },
+        }))
+        .unwrap()
+    }
+
+    fn names(objects: &[Arc<RebootNode>]) -> Vec<&str> {
+        objects.iter().map(|o| o.metadata.name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_change_concerns_the_node_or_where_there_is_none_the_object() {
+        let reboots = Reboots::default();
+        let put = |o| reboots.take(Change::Put(o));
+        assert_eq!(put(object("a", "n1", 1)), ["n1"]);
+        assert_eq!(put(object("b", "Not A Node", 2)), ["b"]);
+        assert_eq!(put(object("c", "b", 3)), ["b"]);
+        assert_eq!(put(object("a", "n2", 4)), ["n2", "n1"]);
+        assert_eq!(names(&reboots.of_key("b")), ["b", "c"]);
+        assert_eq!(names(&reboots.of_node("b")), ["c"]);
+        assert_eq!(reboots.take(Change::Gone(object("c", "b", 5))), ["b"]);
+        assert_eq!(names(&reboots.of_key("b")), ["b"]);
+    }
+
+    #[test]
+    fn the_answer_to_a_write_is_not_undone_by_a_watch_that_lags() {
+        let reboots = Reboots::default();
+        reboots.take(Change::Put(object("a", "n", 1)));
+        reboots.put_if_newer(object("a", "n", 5));
+        reboots.put_if_newer(object("gone", "n", 5));
+        assert!(reboots.take(Change::Put(object("a", "n", 3))).is_empty());
+        assert_eq!(reboots.get("a").unwrap().metadata.resource_version, "5");
+        assert!(reboots.get("gone").is_none());
+    }
+
+    #[test]
+    fn what_a_list_does_not_name_is_gone() {
+        let reboots = Reboots::default();
+        reboots.take(Change::Put(object("a", "n1", 9)));
+        reboots.take(Change::Put(object("b", "n2", 1)));
+        reboots.take(Change::Listing);
+        reboots.take(Change::Put(object("a", "n1", 2)));
+        assert!(!reboots.is_known());
+        assert_eq!(reboots.take(Change::Listed), ["n2", "n1"]);
+        assert!(reboots.is_known());
+        assert_eq!(names(&reboots.all()), ["a"]);
+        let version = &reboots.get("a").unwrap().metadata.resource_version;
+        assert_eq!(version, "2", "a restored API server is behind");
+    }
 }

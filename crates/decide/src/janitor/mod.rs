@@ -19,6 +19,7 @@
 //! - What is recalled before its signal may be sent is never sent; after that nothing recalls it:
 //!   it keeps lock and deadline, also while it is being deleted.
 
+mod orphans;
 pub mod selector;
 pub mod ttl;
 
@@ -29,6 +30,7 @@ use health_event::BootId;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::later;
+pub use orphans::runs_without_object;
 
 /// Settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,6 +149,8 @@ pub enum Place {
     Full,
     /// The controller runs on this node, which goes last and alone.
     OwnNodeLast,
+    /// A person paused the node: nothing is started on it.
+    Paused,
 }
 
 /// Everything that one decision about one object looks at.
@@ -240,6 +244,11 @@ pub fn decide(view: &View<'_>, now: Timestamp) -> Step {
     look.under_way()
 }
 
+/// Until when a signal that is sent at `at` may have its effect.
+pub fn deadline_of(at: Timestamp, policy: &Policy) -> Timestamp {
+    later(at, policy.timeout)
+}
+
 struct Look<'a> {
     view: &'a View<'a>,
     now: Timestamp,
@@ -288,6 +297,10 @@ impl Look<'_> {
         let Node::Seen { boot, .. } = view.node else {
             return Step::Wait(Some(deadline));
         };
+        // What nobody could see is not begun.
+        if boot.is_unknown() {
+            return Step::Wait(Some(deadline));
+        }
         if view.place != Place::Free {
             return Step::Wait(Some(deadline));
         }
@@ -413,7 +426,7 @@ impl Look<'_> {
         let (object, policy) = (self.view.object, self.view.policy);
         let begun = object.started_at.or_else(|| self.view.intent.map(|i| i.at));
         match begun {
-            Some(at) => later(at, policy.timeout),
+            Some(at) => deadline_of(at, policy),
             None => later(object.created_at, policy.queue_timeout),
         }
     }
@@ -430,8 +443,8 @@ impl Look<'_> {
                  rebooted in time"
             }
             Signal::Unknown | Signal::Failed => {
-                "it could not start in time: another repair of the node, too many at once, or the \
-                 provider can't be reached"
+                "it could not start in time: another repair of the node, too many at once, the \
+                 provider can't be reached, or the node's boot id is not known"
             }
         }
     }

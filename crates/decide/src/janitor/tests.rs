@@ -279,7 +279,9 @@ fn every_state_has_an_end() {
     for change in [
         (|case: &mut Case| case.lock = Lock::Others) as fn(&mut Case),
         |case| case.place = Place::Full,
+        |case| case.place = Place::Paused,
         |case| case.node = Node::NotKnown,
+        |case| case.node = seen("", true),
     ] {
         let mut case = Case::new();
         change(&mut case);

@@ -1,0 +1,61 @@
+//! What another process began, where our store does not know it: the reference's janitor, or ours before
+//! the store was lost. Whether its signal was sent nobody knows, so it is never sent again.
+
+use event_store::WriteError;
+use jiff::Timestamp;
+use tracing::warn;
+
+use super::facts;
+use super::intents::StoredIntent;
+use super::work::{Module, TurnError};
+
+/// Where it is kept since when the store knows of every signal.
+const SINCE: &str = "janitor/since";
+
+/// Takes over what was begun, once in the life of a store.
+pub(super) async fn adopt(module: &Module) -> Result<(), TurnError> {
+    let context = &module.context;
+    if context.store.state_get(SINCE)?.is_some() {
+        return Ok(());
+    }
+    let now = Timestamp::now();
+    for object in context.reboots.all() {
+        let uid = &object.metadata.uid;
+        let begun = facts::has_begun(&object) || module.locks.is_held_by(uid);
+        if object.is_over() || !begun || module.intent(uid).is_some() {
+            continue;
+        }
+        let at = object.status.start_time.unwrap_or(now);
+        let intent = StoredIntent {
+            uid: uid.clone(),
+            object: object.metadata.name.clone(),
+            node: object.spec.node_name.clone(),
+            boot_before: String::new(),
+            at,
+            deadline: decide::janitor::deadline_of(at, &module.policy),
+        };
+        warn!(
+            code = "reboot_adopted",
+            object = object.metadata.name,
+            node = object.spec.node_name,
+            "a RebootNode was begun by another janitor, or before the store was lost: its signal may \
+             have been sent, so it is not sent by us; it ends at its deadline unless its provider and \
+             node say more"
+        );
+        store(module, intent).await?;
+    }
+    let value = now.to_string().into_bytes();
+    let fencing = context.fencing;
+    context.store.state_put(SINCE, value, fencing).await?;
+    Ok(())
+}
+
+async fn store(module: &Module, intent: StoredIntent) -> Result<(), WriteError> {
+    let context = &module.context;
+    let put = context
+        .store
+        .state_put(&intent.key(), intent.render(), context.fencing);
+    put.await?;
+    module.intents().insert(intent.uid.clone(), intent);
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! From objects to what decisions look at.
+
+use std::time::Duration;
+
+use decide::janitor::{Node, Place, Policy, RebootNode, Signal};
+use decide::remediation::wants;
+use event_store::{EventStore, ReadError};
+use health_event::BootId;
+use health_event::incident::IncidentId;
+use jiff::{SignedDuration, Timestamp};
+use k8s_api::names;
+use k8s_api::reboot_node::{self, MANUAL_MODE, SIGNAL_SENT};
+
+use super::intents::StoredIntent;
+use crate::config::JanitorConfig;
+use crate::nodes::{ConditionStatus, NodeFacts};
+use crate::reports::Reports;
+
+/// Settings of the decisions.
+pub(super) fn policy(config: &JanitorConfig) -> Policy {
+    Policy {
+        timeout: signed(config.timeout),
+        queue_timeout: signed(config.queue_timeout),
+        no_reboot_after: signed(config.no_reboot_after),
+        ask_interval: signed(config.ask_interval),
+        manual: config.manual,
+    }
+}
+
+/// The longest that there is where it does not fit.
+pub(super) fn signed(span: Duration) -> SignedDuration {
+    SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX)
+}
+
+/// The object, reduced to what decides.
+pub(super) fn object(object: &reboot_node::RebootNode, now: Timestamp) -> RebootNode {
+    RebootNode {
+        created_at: created_at(object, now),
+        force: object.spec.force,
+        deleting: object.metadata.deletion_timestamp.is_some(),
+        started_at: object.status.start_time,
+        completed_at: object.status.completion_time,
+        signal: signal(object),
+        says_manual: object
+            .condition(MANUAL_MODE)
+            .is_some_and(|condition| condition.status == "True"),
+    }
+}
+
+/// When it was made; the API server says so of every object.
+pub(super) fn created_at(object: &reboot_node::RebootNode, now: Timestamp) -> Timestamp {
+    object.metadata.creation_timestamp.unwrap_or(now)
+}
+
+fn signal(object: &reboot_node::RebootNode) -> Signal {
+    match object.condition(SIGNAL_SENT) {
+        Some(condition) if condition.status == "True" => Signal::Sent {
+            request: condition.message.clone(),
+        },
+        Some(condition) if condition.status == "False" => Signal::Failed,
+        Some(_) | None => Signal::Unknown,
+    }
+}
+
+/// Whether the object tells of a signal that may have been sent, by whatever process.
+pub(super) fn has_begun(object: &reboot_node::RebootNode) -> bool {
+    object.status.start_time.is_some() || matches!(signal(object), Signal::Sent { .. })
+}
+
+/// The node as it is seen.
+pub(super) fn node(
+    node: &NodeFacts,
+    store: &EventStore,
+    reports: &Reports,
+) -> Result<Node, ReadError> {
+    Ok(Node::Seen {
+        boot: boot(node, store, reports)?,
+        ready: node.ready == Some(ConditionStatus::True),
+    })
+}
+
+/// The boot that the node's status shows or its agent reported, whichever is newer: each may lag
+/// behind the other.
+pub(super) fn boot(
+    node: &NodeFacts,
+    store: &EventStore,
+    reports: &Reports,
+) -> Result<BootId, ReadError> {
+    let of_status = BootId::new(&node.boot_id);
+    let agent = reports.agent(&node.name)?;
+    let is_same = agent.machine.is_empty() || agent.machine == node.machine();
+    if !is_same || agent.boot.is_unknown() || agent.boot == of_status {
+        return Ok(of_status);
+    }
+    let known = store.machine(node.machine())?;
+    let rank = |boot: &BootId| {
+        let boots = known.as_ref()?.boots.as_slice();
+        boots.iter().position(|b| b == boot)
+    };
+    // One that nobody noted yet is newer than all that are.
+    let agents_is_newer = of_status.is_unknown()
+        || matches!((rank(&of_status), rank(&agent.boot)), (Some(s), Some(a)) if a > s);
+    Ok(if agents_is_newer {
+        agent.boot
+    } else {
+        of_status
+    })
+}
+
+/// Whether whom the object was made for does not want it any more. An incident that the store does not
+/// know, or whose attempt it does not know, was lost with a store: then nobody can say.
+pub(super) fn is_recalled(
+    object: &reboot_node::RebootNode,
+    store: &EventStore,
+) -> Result<bool, ReadError> {
+    let id = object.metadata.annotations.get(names::INCIDENT.text);
+    let Some(id) = id.and_then(|id| IncidentId::new(id)) else {
+        return Ok(false);
+    };
+    let Some(incident) = store.incident(&id)? else {
+        return Ok(false);
+    };
+    let repair = incident.repair.as_ref();
+    let has_attempt = repair.is_some_and(|repair| repair.attempt.is_some());
+    Ok(
+        incident.quarantine.is_closed()
+            || (has_attempt && !wants(&incident, &object.metadata.name)),
+    )
+}
+
+/// What is asked to find out whether another reboot may run.
+pub(super) struct PlaceFacts<'a> {
+    /// The object's node.
+    pub(super) node: &'a str,
+    /// The node that the controller runs on; empty if unknown.
+    pub(super) own_node: &'a str,
+    /// A person paused the node.
+    pub(super) paused: bool,
+    /// What is under way.
+    pub(super) under_way: Vec<&'a StoredIntent>,
+    /// Reboots at a time.
+    pub(super) max_parallel: usize,
+    /// Whether objects of other nodes wait.
+    pub(super) others_wait: bool,
+}
+
+impl PlaceFacts<'_> {
+    /// Whether another reboot may be begun.
+    pub(super) fn place(&self) -> Place {
+        let is_own = |node: &str| !self.own_node.is_empty() && node == self.own_node;
+        if self.paused {
+            return Place::Paused;
+        }
+        if is_own(self.node) && (self.others_wait || !self.under_way.is_empty()) {
+            return Place::OwnNodeLast;
+        }
+        let own_runs = self.under_way.iter().any(|intent| is_own(&intent.node));
+        if own_runs || self.under_way.len() >= self.max_parallel {
+            return Place::Full;
+        }
+        Place::Free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intent(node: &str) -> StoredIntent {
+        StoredIntent {
+            uid: node.to_owned(),
+            object: node.to_owned(),
+            node: node.to_owned(),
+            boot_before: String::new(),
+            at: Timestamp::UNIX_EPOCH,
+            deadline: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn our_own_node_goes_last_and_alone() {
+        let (a, own) = (intent("a"), intent("own"));
+        let place = |node, under_way, others_wait, max_parallel| {
+            PlaceFacts {
+                node,
+                own_node: "own",
+                paused: false,
+                under_way,
+                max_parallel,
+                others_wait,
+            }
+            .place()
+        };
+        assert_eq!(place("b", vec![&a], true, 2), Place::Free);
+        assert_eq!(place("b", vec![&a], true, 1), Place::Full);
+        assert_eq!(place("own", vec![], true, 2), Place::OwnNodeLast);
+        assert_eq!(place("own", vec![&a], false, 2), Place::OwnNodeLast);
+        assert_eq!(place("own", vec![], false, 2), Place::Free);
+        assert_eq!(place("b", vec![&own], false, 2), Place::Full);
+    }
+}

@@ -1,0 +1,92 @@
+//! That a signal is sent: stored before it is, kept until its object is over and its node unlocked.
+
+use event_store::{EventStore, ReadError};
+use health_event::BootId;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Where they are kept, by the UID of their object.
+const PREFIX: &str = "janitor/intent/";
+
+/// One, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredIntent {
+    /// UID of the object.
+    pub uid: String,
+    /// Name of the object.
+    pub object: String,
+    /// Node, as the object names it.
+    pub node: String,
+    /// Boot of the node before; empty if unknown.
+    pub boot_before: String,
+    /// When.
+    pub at: Timestamp,
+    /// Its effect may come until then.
+    pub deadline: Timestamp,
+}
+
+/// Why they can't be said.
+#[derive(Debug, thiserror::Error)]
+pub enum IntentsError {
+    /// The store can't be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// One is not what we write.
+    #[error(
+        "the stored intent {key} is not readable: {why}. This is a bug of Warden; please report it"
+    )]
+    Unreadable {
+        /// Key in the store.
+        key: String,
+        /// Why.
+        why: String,
+    },
+}
+
+impl IntentsError {
+    /// Static name of the error.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Read(_) => "store_unreadable",
+            Self::Unreadable { .. } => "bad_intent",
+        }
+    }
+}
+
+/// All signals that may have been sent and whose reboot is not known to be over, also those whose
+/// object is gone: a reboot of these nodes may still come.
+///
+/// # Errors
+/// [`IntentsError`].
+pub fn intents(store: &EventStore) -> Result<Vec<StoredIntent>, IntentsError> {
+    let mut found = Vec::new();
+    for key in store.state_keys(PREFIX)? {
+        // One that went in between was forgotten.
+        let Some(bytes) = store.state_get(&key)? else {
+            continue;
+        };
+        let intent = serde_json::from_slice(&bytes).map_err(|error| IntentsError::Unreadable {
+            why: error.to_string(),
+            key,
+        })?;
+        found.push(intent);
+    }
+    Ok(found)
+}
+
+impl StoredIntent {
+    /// Its place in the store.
+    pub(super) fn key(&self) -> String {
+        format!("{PREFIX}{}", self.uid)
+    }
+
+    /// As it is stored.
+    pub(super) fn render(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Boot of the node before.
+    pub(super) fn boot(&self) -> BootId {
+        BootId::new(&self.boot_before)
+    }
+}

@@ -1,0 +1,434 @@
+//! One node's turn: observe, decide, apply, object by object.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use decide::janitor::{self as decided, Answer, Intent, Lock, Node, Place, Policy, Step, View};
+use event_store::{ReadError, WriteError};
+use health_event::NodeName;
+use jiff::{SignedDuration, Timestamp};
+use k8s_api::names;
+use k8s_api::reboot_node::RebootNode;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::facts::{self, PlaceFacts};
+use super::intents::StoredIntent;
+use super::locks::Locks;
+use super::provider::{Connection, Provider};
+use super::ttl;
+use crate::context::Context;
+use crate::kubernetes::{CallError, Program, Reference};
+use crate::lease::Leadership;
+use crate::workers::Workers;
+
+/// Name of the module.
+pub(super) const MODULE: &str = "janitor";
+/// Steps in one turn: lock, intent, signal, status, question and their looks. A turn that needs more
+/// goes on in the next, so that no node holds a worker.
+const PASSES: usize = 16;
+/// Longest time for one call to the API server with its repetitions.
+pub(super) const CALL: Duration = Duration::from_secs(10);
+/// First pause after a turn that failed; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Between looks at a node that the watch lost and the API server has.
+const NODE_LOOK: SignedDuration = SignedDuration::from_secs(1);
+/// Between looks whether it is our own node's turn.
+const OWN_NODE_LOOK: SignedDuration = SignedDuration::from_secs(5);
+
+/// What all workers share.
+pub(super) struct Module {
+    pub(super) context: Context,
+    pub(super) leadership: Leadership,
+    pub(super) policy: Policy,
+    pub(super) provider: Provider,
+    pub(super) locks: Locks,
+    pub(super) reference: Reference,
+    pub(super) workers: Workers,
+    /// What the store holds, by the object's UID; each has a place.
+    intents: Mutex<BTreeMap<String, StoredIntent>>,
+    /// What this process knows of objects that are not over, by UID.
+    known: Mutex<HashMap<String, Known>>,
+    /// Turns that failed in a row.
+    failures: Mutex<HashMap<NodeName, u32>>,
+    /// Since when, and until when, a provider is out of reach: the usual one, and that of force.
+    pub(super) down: Mutex<[Option<Down>; 2]>,
+}
+
+/// What this process knows of an object.
+#[derive(Default, Clone)]
+pub(super) struct Known {
+    /// The last answer of the provider.
+    pub(super) answer: Option<Answer>,
+    /// When it was last asked.
+    pub(super) asked_at: Option<Timestamp>,
+    /// The intent is stored, and the call, which goes over this, was not made yet.
+    pub(super) unsent: Option<Connection>,
+}
+
+/// A provider that could not be reached.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Down {
+    /// It is tried again then.
+    pub(super) until: Timestamp,
+    /// The pause before.
+    pub(super) pause: Duration,
+}
+
+/// Why a turn ended early. All are tried again.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TurnError {
+    #[error("the event store can't be read: {0}")]
+    Read(#[from] ReadError),
+    #[error("the intent can't be stored: {0}")]
+    Write(#[from] WriteError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("this process does not lead (any more)")]
+    NotLeading,
+}
+
+impl TurnError {
+    pub(super) fn code(&self) -> &'static str {
+        match self {
+            Self::Read(_) => "store_unreadable",
+            Self::Write(error) => error.code(),
+            Self::Call(error) => error.code(),
+            Self::NotLeading => "not_leading",
+        }
+    }
+}
+
+/// What a look at one object saw.
+struct Observed {
+    object: decided::RebootNode,
+    node: Node,
+    lock: Lock,
+    intent: Option<Intent>,
+    known: Known,
+    place: Place,
+    excluded: bool,
+    recalled: bool,
+    not_before: Option<Timestamp>,
+}
+
+/// Whether the object is looked at again in this turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    Again,
+    Done,
+}
+
+impl Module {
+    pub(super) fn new(
+        context: Context,
+        leadership: Leadership,
+        workers: Workers,
+        stored: Vec<StoredIntent>,
+    ) -> Self {
+        let config = &context.config.janitor;
+        let namespace = config.lock_namespace.as_ref();
+        Self {
+            policy: facts::policy(config),
+            provider: Provider(config.provider.clone()),
+            locks: Locks::new(namespace.unwrap_or(&context.namespace)),
+            reference: Reference::new(Program::Janitor),
+            intents: Mutex::new(stored.into_iter().map(|i| (i.uid.clone(), i)).collect()),
+            known: Mutex::default(),
+            failures: Mutex::default(),
+            down: Mutex::default(),
+            context,
+            leadership,
+            workers,
+        }
+    }
+
+    pub(super) fn intents(&self) -> MutexGuard<'_, BTreeMap<String, StoredIntent>> {
+        self.intents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn intent(&self, uid: &str) -> Option<StoredIntent> {
+        self.intents().get(uid).cloned()
+    }
+
+    pub(super) fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn down(&self) -> MutexGuard<'_, [Option<Down>; 2]> {
+        self.down.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when a write that starts now may run.
+    pub(super) fn deadline(&self) -> Result<Instant, TurnError> {
+        let deadline = self.leadership.write_deadline(CALL);
+        deadline.ok_or(TurnError::NotLeading)
+    }
+
+    /// Every node with an object, or with a reboot that may still come.
+    pub(super) fn wake_all(&self) {
+        let objects = self.context.reboots.all();
+        let names = objects.iter().map(|o| o.spec.node_name.as_str());
+        // Those that name no node are the work of their own name.
+        let names = names.chain(objects.iter().map(|o| o.metadata.name.as_str()));
+        for name in names {
+            self.wake(name);
+        }
+        let of_intents: Vec<String> = self.intents().values().map(|i| i.node.clone()).collect();
+        for node in &of_intents {
+            self.wake(node);
+        }
+    }
+
+    /// The objects that wait, oldest first: a place is free.
+    pub(super) fn wake_waiting(&self) {
+        let now = Timestamp::now();
+        let mut waiting: Vec<Arc<RebootNode>> = self.context.reboots.all();
+        waiting.retain(|object| !object.is_over());
+        waiting.sort_by_key(|object| facts::created_at(object, now));
+        for object in waiting {
+            self.wake(&object.spec.node_name);
+        }
+    }
+
+    fn wake(&self, name: &str) {
+        if let Ok(name) = NodeName::new(name) {
+            self.workers.wake(&name);
+        }
+    }
+
+    /// One node's turn.
+    pub(super) async fn work(&self, node: &NodeName) {
+        let failed = match self.turn(node).await {
+            Ok(()) => {
+                self.failures().remove(node);
+                return;
+            }
+            Err(error) => error,
+        };
+        let count = {
+            let mut failures = self.failures();
+            let count = failures.entry(node.clone()).or_default();
+            *count += 1;
+            *count
+        };
+        let pause = FIRST_PAUSE * 2_u32.saturating_pow(count.min(8) - 1);
+        let pause = facts::signed(pause.min(LONGEST_PAUSE));
+        warn!(
+            code = failed.code(),
+            %node,
+            why = %failed,
+            "the reboots of a node were not looked at; tried again"
+        );
+        self.workers.wake_at(node, later(Timestamp::now(), pause));
+    }
+
+    fn failures(&self) -> MutexGuard<'_, HashMap<NodeName, u32>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn turn(&self, key: &NodeName) -> Result<(), TurnError> {
+        if !self.reference.is_known() || self.reference.runs() {
+            return Ok(());
+        }
+        for _ in 0..PASSES {
+            let now = Timestamp::now();
+            let mut objects = self.context.reboots.of_key(key.as_str());
+            objects.sort_by_key(|object| facts::created_at(object, now));
+            let mut is_taken = self.follow_orphans(key, &objects, now).await?;
+            let mut next = Next::Done;
+            for object in &objects {
+                if self.look(key, object, is_taken, now).await? == Next::Again {
+                    next = Next::Again;
+                }
+                is_taken |= !object.is_over();
+            }
+            if next == Next::Done {
+                return Ok(());
+            }
+        }
+        self.workers.wake(key);
+        Ok(())
+    }
+
+    /// Looks at one object and does one step; `is_taken`: another reboot of the node comes first.
+    async fn look(
+        &self,
+        key: &NodeName,
+        object: &RebootNode,
+        is_taken: bool,
+        now: Timestamp,
+    ) -> Result<Next, TurnError> {
+        let observed = self.observe(key, object, is_taken, now).await?;
+        let view = View {
+            object: &observed.object,
+            node: &observed.node,
+            lock: observed.lock,
+            intent: observed.intent.as_ref(),
+            answer: observed.known.answer.as_ref(),
+            asked_at: observed.known.asked_at,
+            place: observed.place,
+            excluded: observed.excluded,
+            recalled: observed.recalled,
+            not_before: observed.not_before,
+            policy: &self.policy,
+        };
+        match decided::decide(&view, now) {
+            Step::Wait(None) => self.forget(object).await?,
+            Step::Wait(Some(at)) => self.workers.wake_at(key, at),
+            step @ (Step::Lock
+            | Step::Unlock
+            | Step::Intend(_)
+            | Step::Send { .. }
+            | Step::Ask { .. }
+            | Step::Write(_)) => return self.apply(key, object, step, now).await,
+        }
+        if let Some(at) = ttl::keep(self, object, now).await? {
+            self.workers.wake_at(key, at);
+        }
+        Ok(Next::Done)
+    }
+
+    async fn observe(
+        &self,
+        key: &NodeName,
+        object: &RebootNode,
+        is_taken: bool,
+        now: Timestamp,
+    ) -> Result<Observed, TurnError> {
+        let name = object.spec.node_name.as_str();
+        let uid = object.metadata.uid.as_str();
+        let context = &self.context;
+        let facts = (key.as_str() == name)
+            .then(|| context.nodes.get(key))
+            .flatten();
+        let node = match &facts {
+            Some(facts) => facts::node(facts, &context.store, &context.reports)?,
+            None if object.is_over() => Node::NotKnown,
+            None if key.as_str() != name => Node::Missing,
+            None => self.missing(key, now).await?,
+        };
+        let mut known = self.known().get(uid).cloned().unwrap_or_default();
+        let intent = self.intent(uid).map(|stored| Intent {
+            boot_before: stored.boot(),
+            at: stored.at,
+            fresh: known.unsent.is_some(),
+        });
+        let is_lost = intent.as_ref().is_some_and(|intent| !intent.fresh);
+        if is_lost && known.answer.is_none() && !self.policy.manual {
+            let why = "the controller ended around the call, or its store was lost".to_owned();
+            known.answer = Some(Answer::Lost(why));
+        }
+        let lock = match self.locks.of(object, now) {
+            Lock::NotKnown if is_taken => Lock::Others,
+            lock @ (Lock::NotKnown | Lock::Ours | Lock::Others) => lock,
+        };
+        if let (Lock::Others, false, Some(at)) = (lock, is_taken, self.locks.look_at(name)) {
+            self.workers.wake_at(key, at);
+        }
+        let labels = |key: &str| facts.as_ref().and_then(|facts| facts.label(key));
+        let exclusions = &context.config.janitor.exclusions;
+        let paused = facts
+            .as_ref()
+            .is_some_and(|facts| facts.annotation(names::PAUSE.text).is_some());
+        let place = self.place(object, paused);
+        if place == Place::OwnNodeLast {
+            // What it waits for ends on other nodes, whose changes don't wake it.
+            self.workers.wake_at(key, later(now, OWN_NODE_LOOK));
+        }
+        Ok(Observed {
+            place,
+            excluded: facts.is_some() && exclusions.iter().any(|s| s.matches(labels)),
+            recalled: facts::is_recalled(object, &context.store)?,
+            not_before: self.down()[usize::from(object.spec.force)].map(|down| down.until),
+            object: facts::object(object, now),
+            node,
+            lock,
+            intent,
+            known,
+        })
+    }
+
+    /// A node that the cache does not have: only a direct read says that it does not exist.
+    async fn missing(&self, node: &NodeName, now: Timestamp) -> Result<Node, TurnError> {
+        let deadline = Instant::now() + CALL;
+        if self.context.kube.node_uid(node, deadline).await?.is_none() {
+            return Ok(Node::Missing);
+        }
+        self.workers.wake_at(node, later(now, NODE_LOOK));
+        Ok(Node::NotKnown)
+    }
+
+    fn place(&self, object: &RebootNode, paused: bool) -> Place {
+        let config = &self.context.config;
+        let own_node = config.kubernetes.node_name.as_ref();
+        let own_node = own_node.map_or("", |node| node.as_str());
+        let node = object.spec.node_name.as_str();
+        let others_wait = own_node == node
+            && self.context.reboots.all().iter().any(|other| {
+                let is_other = other.spec.node_name != node;
+                is_other && !other.is_over() && NodeName::new(&other.spec.node_name).is_ok()
+            });
+        let intents = self.intents();
+        PlaceFacts {
+            node,
+            own_node,
+            paused,
+            under_way: intents.values().collect(),
+            max_parallel: config.janitor.max_parallel,
+            others_wait,
+        }
+        .place()
+    }
+
+    /// Intents of this node whose object is gone: a reboot may still come. Answers whether one may.
+    async fn follow_orphans(
+        &self,
+        node: &NodeName,
+        objects: &[Arc<RebootNode>],
+        now: Timestamp,
+    ) -> Result<bool, TurnError> {
+        let is_there = |uid: &str| objects.iter().any(|object| object.metadata.uid == uid);
+        let orphans: Vec<StoredIntent> = {
+            let intents = self.intents();
+            let of_node = intents.values().filter(|i| i.node == node.as_str());
+            of_node.filter(|i| !is_there(&i.uid)).cloned().collect()
+        };
+        if orphans.is_empty() {
+            return Ok(false);
+        }
+        let shown = match self.context.nodes.get(node) {
+            Some(facts) => facts::boot(&facts, &self.context.store, &self.context.reports)?.into(),
+            None => None,
+        };
+        let mut may_come = false;
+        for orphan in orphans {
+            let never_sent = self
+                .known()
+                .get(&orphan.uid)
+                .is_some_and(|k| k.unsent.is_some());
+            let intent = Intent {
+                boot_before: orphan.boot(),
+                at: orphan.at,
+                fresh: false,
+            };
+            let runs = decided::runs_without_object(&intent, shown.as_ref(), &self.policy, now);
+            if never_sent || !runs {
+                self.forget_intent(&orphan.uid).await?;
+            } else {
+                may_come = true;
+                self.workers
+                    .wake_at(node, decided::deadline_of(orphan.at, &self.policy));
+            }
+        }
+        Ok(may_come)
+    }
+}
+
+/// The end of time where it would lie beyond.
+pub(super) fn later(at: Timestamp, span: SignedDuration) -> Timestamp {
+    at.checked_add(span).unwrap_or(Timestamp::MAX)
+}

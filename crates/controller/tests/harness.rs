@@ -299,6 +299,23 @@ impl Controller {
                 quarantine::run(context, leadership, asked).await.unwrap();
             });
         }
+        if context.config.remediation.enabled {
+            let (of_repair, of_watch) = (modules.clone(), modules.clone());
+            let leads = leadership.clone();
+            tasks.spawn(async move {
+                let run = controller::remediation::run(of_repair, leads);
+                run.await.unwrap();
+            });
+            tasks.spawn(async move {
+                let Context {
+                    kube,
+                    reboots,
+                    wakes,
+                    ..
+                } = &of_watch;
+                match controller::reboots::run(kube, reboots, wakes).await {}
+            });
+        }
         if context.config.connector.enabled {
             tasks.spawn(async move { connector::run(modules, leadership).await.unwrap() });
         }

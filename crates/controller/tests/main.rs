@@ -26,6 +26,7 @@ mod nodes;
 mod older;
 mod owner;
 mod quarantine;
+mod remediation;
 mod reports;
 mod rows;
 mod startup;

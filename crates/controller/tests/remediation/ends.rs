@@ -1,0 +1,207 @@
+//! Incidents and objects that end before the repair does.
+
+use health_event::RecommendedAction;
+use health_event::incident::RepairStatus;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+use testbed::wait_for;
+
+use super::kit::{Case, config, fault, install, name_of, objects};
+use crate::harness::{Cluster, SOON};
+
+async fn uncordon(case: &Case<'_>) {
+    let node = case.node.as_str();
+    let uncordon = json!({ "spec": { "unschedulable": null } });
+    case.cluster.merge(node, uncordon).await;
+    let closed = case.controller.until_closed(node).await;
+    assert_eq!(closed, "Closed(ManualUncordon)");
+}
+
+async fn until_gone(case: &Case<'_>, object: &Value) {
+    let api = objects(case.cluster);
+    wait_for("the object to go", SOON, || async {
+        Ok(api.get_opt(name_of(object)).await?.is_none().then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repair_row_162_an_uncordon_before_the_signal_takes_the_object_back() {
+    let cluster = Cluster::with_nodes(&["f-recall"]).await;
+    let case = Case::start(&cluster, "f-recall", "").await;
+    let event = fault("f-recall", "0", RecommendedAction::RestartBm);
+    case.controller.append(event).await;
+    case.until("Running").await;
+    let object = case.only().await;
+    uncordon(&case).await;
+    until_gone(&case, &object).await;
+    case.controller
+        .until_metric(r#"warden_repairs_total{outcome="recalled"} 1"#)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_the_signal_the_object_is_left_and_the_next_incident_waits_for_it() {
+    let cluster = Cluster::with_nodes(&["f-left"]).await;
+    let case = Case::start(&cluster, "f-left", "").await;
+    let event = fault("f-left", "0", RecommendedAction::RestartBm);
+    case.controller.append(event).await;
+    case.until("Running").await;
+    let first = case.only().await;
+    let before = case.incident();
+    case.sent(name_of(&first)).await;
+    wait_for("the signal to be seen", SOON, || async {
+        let seen = case.controller.context.reboots.get(name_of(&first));
+        Ok(seen.filter(|o| !o.status.conditions.is_empty()).map(drop))
+    })
+    .await
+    .unwrap();
+    uncordon(&case).await;
+    let ended = case.controller.context.store.incident(&before.id).unwrap();
+    let repair = ended.unwrap().repair.unwrap();
+    assert_eq!(repair.status, RepairStatus::Cancelled);
+    let next = fault("f-left", "1", RecommendedAction::RestartBm);
+    case.controller.append(next).await;
+    case.until_blocked("other_repair").await;
+    assert_ne!(case.incident().id, before.id);
+    assert_eq!(case.objects().await.len(), 1, "it is left");
+    // It ends, and the node did not reboot: the plan goes on, as the machine's second attempt.
+    case.done(name_of(&first)).await;
+    let second = case.another(&first).await;
+    assert_eq!(second["metadata"]["annotations"]["warden.dev/attempt"], "1");
+    case.failed(name_of(&second)).await;
+    case.until("NeedsOperator").await;
+    assert_eq!(
+        case.objects().await.len(),
+        2,
+        "attempts count for the machine"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repair_row_177_178_a_node_that_is_deleted_ends_its_repair_in_every_stage() {
+    let cluster = Cluster::with_nodes(&["f-gone"]).await;
+    let case = Case::start(&cluster, "f-gone", "").await;
+    for stage in ["Running", "Succeeded", "NeedsOperator"] {
+        let action = match stage {
+            "NeedsOperator" => RecommendedAction::ContactSupport,
+            _ => RecommendedAction::RestartBm,
+        };
+        case.controller.append(fault("f-gone", "0", action)).await;
+        if stage == "Succeeded" {
+            case.until("Running").await;
+            let object = case.only().await;
+            case.rebooted(&object, "b2").await;
+        }
+        case.until(stage).await;
+        let objects = case.objects().await;
+        cluster.delete("f-gone").await;
+        let closed = case.controller.until_closed("f-gone").await;
+        assert_eq!(closed, "Closed(NodeDeleted)", "{stage}");
+        // Nothing was sent for it: it is taken back. One that is at its end goes with its owner.
+        for object in objects.iter().filter(|_| stage == "Running") {
+            until_gone(&case, object).await;
+        }
+        cluster.add(&["f-gone"]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_a_person_deletes_while_it_runs_is_unknown_until_the_node_tells() {
+    let cluster = Cluster::with_nodes(&["f-deleted"]).await;
+    let case = Case::start(&cluster, "f-deleted", "").await;
+    let event = fault("f-deleted", "0", RecommendedAction::RestartBm);
+    case.controller.append(event).await;
+    case.until("Running").await;
+    let object = case.only().await;
+    case.sent(name_of(&object)).await;
+    objects(&cluster)
+        .delete(name_of(&object), &DeleteParams::default())
+        .await
+        .unwrap();
+    case.until("Unknown").await;
+    assert_eq!(case.objects().await.len(), 0, "it is not made again");
+    cluster.testbed.reboot("f-deleted", "b2").await.unwrap();
+    case.until("Succeeded").await;
+    assert_eq!(case.objects().await.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_carries_out_ends_by_its_deadline_and_is_taken_back() {
+    let cluster = Cluster::with_nodes(&["f-late"]).await;
+    let short = "[remediation.remediationActions.RESTART_BM]\ndeadline = '2s'";
+    let case = Case::start(&cluster, "f-late", short).await;
+    let event = fault("f-late", "0", RecommendedAction::RestartBm);
+    case.controller.append(event).await;
+    let repair = case.until("NeedsOperator").await;
+    assert_eq!(repair.attempt.unwrap().number, 2);
+    let failed = case.causes("Failed");
+    assert_eq!(failed.len(), 2);
+    assert!(failed[0].contains("not seen in time"), "{failed:?}");
+    wait_for("the objects to be recalled", SOON, || async {
+        Ok(case.objects().await.is_empty().then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repair_row_150_an_object_that_failed_is_followed_by_the_next_and_says_why() {
+    let cluster = Cluster::with_nodes(&["f-failed"]).await;
+    let case = Case::start(&cluster, "f-failed", "").await;
+    let event = fault("f-failed", "0", RecommendedAction::RestartBm);
+    case.controller.append(event).await;
+    case.until("Running").await;
+    let first = case.only().await;
+    case.failed(name_of(&first)).await;
+    let second = case.another(&first).await;
+    assert_eq!(
+        second["spec"]["force"], false,
+        "it was refused, not ignored"
+    );
+    let failed = case.causes("Failed");
+    assert!(
+        failed[0].contains("Failed: the provider said no"),
+        "{failed:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_of_somebody_else_under_the_name_is_not_taken_for_ours() {
+    let cluster = Cluster::with_nodes(&["f-taken"]).await;
+    install(&cluster).await;
+    // Nothing is ordered while it is a dry run, so that the name is known before.
+    let case = Case::start_as(&cluster, "f-taken", &config("dry_run = true")).await;
+    let event = fault("f-taken", "0", RecommendedAction::RestartBm);
+    case.controller.append(event).await;
+    case.until("Planned").await;
+    let incident = case.incident();
+    let name = decide::remediation::object_name(&incident, 1);
+    let (folder, node) = (case.folder, case.node);
+    case.controller.kill().await;
+    let theirs = json!({
+        "apiVersion": "janitor.dgxc.nvidia.com/v1alpha1", "kind": "RebootNode",
+        "metadata": { "name": name }, "spec": { "nodeName": "another", "force": false },
+    });
+    let theirs = serde_json::from_value(theirs).unwrap();
+    let api = objects(&cluster);
+    api.create(&PostParams::default(), &theirs).await.unwrap();
+    let text = config("max_attempts = 1");
+    let controller = crate::harness::Controller::start_with(&cluster, folder.path(), &text).await;
+    let case = Case {
+        cluster: &cluster,
+        controller,
+        node,
+        folder,
+    };
+    case.until("NeedsOperator").await;
+    let failed = case.causes("Failed");
+    assert!(
+        failed[0].contains("is of somebody else; delete it"),
+        "{failed:?}"
+    );
+    assert!(failed[0].contains(&name), "{failed:?}");
+    let kept = api.get(&name).await.unwrap();
+    assert_eq!(kept.data["spec"]["nodeName"], "another");
+}

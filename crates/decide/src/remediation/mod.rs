@@ -43,7 +43,7 @@ use plan::{Booted, Plan, plan};
 
 use crate::later;
 pub use ended::ended;
-pub use objects::{Found, adopted, boots_seen, is_recalled, object_name, wants};
+pub use objects::{Found, adopted, boots_seen, has_happened, is_recalled, object_name, wants};
 pub use plan::{Executor, FaultFacts, Mode, PastAttempt, Policy};
 
 /// What is known of the object of the present attempt.
@@ -433,8 +433,8 @@ impl Look<'_> {
         };
         // What the object still does is waited for, or the next one would meet it.
         let over = match self.view.object {
-            Object::Done | Object::Absent => true,
-            Object::NotKnown | Object::Refused(_) | Object::Running | Object::Failed(_) => false,
+            Object::Done | Object::Absent | Object::Failed(_) => true,
+            Object::NotKnown | Object::Refused(_) | Object::Running => false,
         };
         let late = attempt.deadline <= self.now;
         (proves && (over || late)).then(|| self.move_to(RepairStatus::Succeeded, Reason::OtherBoot))

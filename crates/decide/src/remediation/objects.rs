@@ -43,6 +43,19 @@ pub fn is_recalled(incident: &Incident, object: &str, is_over: bool, may_be_sent
     !is_over && !may_be_sent && !is_taken_over && !wants(incident, object)
 }
 
+/// Whether the machine has booted since this object was ordered, by a person's hand, by another signal
+/// or by itself: what it was ordered for has happened, and a signal that was not sent is not sent any
+/// more. `shown` is the boot of the node now.
+pub fn has_happened(incident: &Incident, object: &str, shown: &BootId) -> bool {
+    let repair = incident.repair.as_ref();
+    let attempt = repair.and_then(|repair| repair.attempt.as_ref());
+    attempt.is_some_and(|attempt| {
+        let known = !shown.is_unknown() && !attempt.boot_before.is_unknown();
+        let reboot = attempt.rung == Rung::Reboot && attempt.object == object;
+        reboot && known && attempt.boot_before != *shown
+    })
+}
+
 /// An object of an incident whose repair the store does not know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
@@ -185,6 +198,29 @@ mod tests {
         let mut failed = under_way;
         failed.repair.as_mut().unwrap().status = RepairStatus::Cancelled;
         assert!(is_recalled(&failed, &mine.object, false, false));
+    }
+
+    #[test]
+    fn what_has_happened_since_it_was_ordered_is_not_done_again() {
+        let open = incident(Some(DrainStatus::Drained));
+        let mine = found(1);
+        let decision = adopted(&open, std::slice::from_ref(&mine), &policy(), at(2)).unwrap();
+        let mut under_way = decision.incident.unwrap();
+        let happened = |incident: &Incident, object: &str, shown: &str| {
+            has_happened(incident, object, &BootId::new(shown))
+        };
+        assert!(happened(&under_way, &mine.object, "b2"));
+        assert!(!happened(&under_way, &mine.object, "b1"));
+        assert!(!happened(&under_way, &mine.object, ""), "not known");
+        assert!(!happened(&under_way, "by-hand", "b2"), "not its object");
+        let attempt = |incident: &mut Incident| {
+            incident.repair.as_mut().unwrap().attempt.take().unwrap()
+        };
+        let mut last = attempt(&mut under_way);
+        assert!(!happened(&under_way, &mine.object, "b2"), "none");
+        last.rung = Rung::Reset;
+        under_way.repair.as_mut().unwrap().attempt = Some(last);
+        assert!(!happened(&under_way, &mine.object, "b2"), "a reset");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use wire::api::{Incident, NodeLine, Status, Step};
 
 /// Why a drain or a repair changed, by the codes of `decide::drain::Reason` and
 /// `decide::remediation::Reason`.
-const REASONS: [(&str, &str, &str); 20] = [
+const REASONS: [(&str, &str, &str); 21] = [
     ("drain", "wanted", "an open fault wants the node empty"),
     (
         "drain",
@@ -73,6 +73,11 @@ const REASONS: [(&str, &str, &str); 20] = [
         "remediation",
         "still_open",
         "it was repaired, and its faults are open still",
+    ),
+    (
+        "remediation",
+        "found",
+        "the store that knew of it was lost, and its object tells",
     ),
 ];
 
@@ -211,6 +216,7 @@ mod tests {
             remediation::Reason::FaultsGone,
             remediation::Reason::NothingLeft,
             remediation::Reason::StillOpen,
+            remediation::Reason::Found,
         ];
         let drains = drains.iter().map(|reason| ("drain", reason.code()));
         let repairs = repairs.iter().map(|reason| ("remediation", reason.code()));

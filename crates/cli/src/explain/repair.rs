@@ -68,6 +68,17 @@ fn planned(repair: &Repair) -> Line {
             "the controller itself runs on this node, which goes last and alone, once the controller runs \
              elsewhere"
         }
+        Some("first_action") => {
+            "repairs were just switched on; `remediation.first_action_delay` says how long they are only \
+             shown"
+        }
+        Some("objects_unknown") => {
+            "the RebootNode objects can't be read; is their definition installed, and may the controller \
+             read them? Its log says why"
+        }
+        Some("starting") => {
+            "the controller has just begun to lead, and waits for the lease's length"
+        }
         Some(other) => other,
     };
     Line::Blocks(format!("Planned is {what}, and not ordered: {why}."))

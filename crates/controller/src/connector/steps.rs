@@ -1,10 +1,10 @@
 //! Follows the audit trail: core/v1 Events for nodes that the quarantine withholds, for the trip of a
-//! breaker, and for drains that failed or may not begin. They are written as those of health events are.
+//! breaker, for drains that failed or may not begin, and for how repairs go. They are written as those of health events are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use decide::connector::{Step, StepOf, Trip, step_posts};
+use decide::connector::{RepairStep, Step, StepOf, Trip, step_posts};
 use event_store::{StoredTransition, TransitionsOf};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -122,6 +122,13 @@ fn module(step: &StoredTransition) -> StepOf {
         "drain" => StepOf::Drain {
             failed: step.to == "Failed",
         },
+        "remediation" => StepOf::Repair(match step.to.as_str() {
+            "Requested" => RepairStep::Ordered,
+            "Succeeded" => RepairStep::Succeeded,
+            "Failed" => RepairStep::Failed,
+            "NeedsOperator" => RepairStep::NeedsOperator,
+            _ => RepairStep::Quiet,
+        }),
         _ => StepOf::Other,
     }
 }

@@ -167,7 +167,12 @@ impl NodeFacts {
         if self.label(label) == Some("false") {
             return Some(said((label, "false")));
         }
-        let of = |key: &String| Some((key.clone(), self.label(key).or(self.annotation(key))?));
+        let of = |key: &String| {
+            Some((
+                key.clone(),
+                self.label(key).or_else(|| self.annotation(key))?,
+            ))
+        };
         let (key, value) = keys.iter().find_map(of)?;
         Some(said((&key, value)))
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use decide::remediation::{Mode, is_recalled};
+use decide::remediation::{Mode, is_recalled, wants};
 use event_store::ReadError;
 use health_event::NodeName;
 use health_event::incident::{Attempt, Incident};
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::work::{Module, Next, Observed, TurnError};
 use super::{facts, said};
+use crate::janitor::{self, StoredIntent};
 use crate::kubernetes::{Call, CallError, Write};
 
 /// Longest time for one write with its repetitions.
@@ -257,14 +258,34 @@ impl Module {
                 continue;
             };
             let name = &object.metadata.name;
-            let may_be_sent = facts::may_be_sent(&object);
+            if wants(&incident, name) {
+                continue;
+            }
+            // The incident's end was stored before: janitor looks for it between its intent and the
+            // call, so that one of us sees the other.
+            let may_be_sent = facts::may_be_sent(&object) || self.is_intended(&object)?;
             if is_recalled(&incident, name, false, may_be_sent) {
                 self.delete(node, &object).await?;
-            } else if may_be_sent && !decide::remediation::wants(&incident, name) {
+            } else if may_be_sent {
                 self.tell_left(node, name);
             }
         }
         Ok(())
+    }
+
+    fn is_intended(&self, object: &RebootNode) -> Result<bool, TurnError> {
+        let intents = janitor::intents(&self.context.store)?;
+        Ok(intents
+            .iter()
+            .any(|intent| intent.uid == object.metadata.uid))
+    }
+
+    /// Whether a signal that was sent to the node may still have its effect, also if its object is gone.
+    pub(super) fn is_signal_pending(&self, node: &NodeName) -> Result<bool, TurnError> {
+        let now = Timestamp::now();
+        let intents = janitor::intents(&self.context.store)?;
+        let of_node = |intent: &StoredIntent| intent.node == node.as_str() && intent.deadline > now;
+        Ok(intents.iter().any(of_node))
     }
 
     /// The incident that ordered an object, as it stands now.

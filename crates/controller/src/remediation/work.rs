@@ -19,6 +19,7 @@ use super::attempts::Attempts;
 use super::order::{Fate, READ_TIMEOUT, Tried};
 use super::{MODULE, facts, said, settings};
 use crate::context::Context;
+use crate::janitor::IntentsError;
 use crate::kubernetes::{CallError, Reference, jittered};
 use crate::lease::Leadership;
 use crate::nodes;
@@ -63,6 +64,8 @@ pub(super) enum TurnError {
     Write(#[from] WriteError),
     #[error(transparent)]
     Call(#[from] CallError),
+    #[error(transparent)]
+    Intents(#[from] IntentsError),
 }
 
 impl TurnError {
@@ -71,6 +74,7 @@ impl TurnError {
             Self::Read(_) => "store_unreadable",
             Self::Write(error) => error.code(),
             Self::Call(error) => error.code(),
+            Self::Intents(error) => error.code(),
         }
     }
 }
@@ -373,6 +377,9 @@ impl Module {
         }
         if self.gate(observed).is_err() {
             return Ok(May::Not("starting", FIRST_PAUSE));
+        }
+        if self.is_signal_pending(&incident.node)? {
+            return Ok(May::Not("other_repair", LOCK_LOOK));
         }
         // Without janitor here, locks are in the namespace of whatever carries repairs out.
         let locks = self.context.config.janitor.enabled;

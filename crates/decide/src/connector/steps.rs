@@ -1,5 +1,5 @@
 //! Core/v1 Events for what the modules do not do: nodes that the quarantine withholds, the trip of a
-//! breaker, drains that failed or may not begin.
+//! breaker, drains that failed or may not begin, and how repairs go.
 
 use health_event::text::counted;
 use jiff::Timestamp;
@@ -11,8 +11,8 @@ use crate::quarantine::ADOPTED;
 
 /// Longest text that is taken over, in bytes; the API server takes 1,024 in all.
 const TEXT: usize = 160;
-/// The same of a drain's text, which names pods.
-const DRAIN_TEXT: usize = 700;
+/// The same of a text that names pods or objects.
+const LONG_TEXT: usize = 700;
 
 /// A step of the audit trail, as far as an Event needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,8 +43,25 @@ pub enum StepOf {
         /// A deadline is over and pods are left.
         failed: bool,
     },
+    /// The repair's.
+    Repair(RepairStep),
     /// Another module's.
     Other,
+}
+
+/// What a step of a repair means for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RepairStep {
+    /// It was ordered.
+    Ordered,
+    /// Its effect was seen.
+    Succeeded,
+    /// The attempt failed.
+    Failed,
+    /// A person is needed.
+    NeedsOperator,
+    /// Nothing that a person would be told.
+    Quiet,
 }
 
 /// A trip, as it was stored.
@@ -70,13 +87,14 @@ pub fn step_posts(step: &Step<'_>) -> Vec<EventPost> {
     match step.module {
         StepOf::Quarantine => quarantine_posts(step),
         StepOf::Drain { failed } => drain_posts(step, failed),
+        StepOf::Repair(what) => repair_post(step, what).into_iter().collect(),
         StepOf::Other => Vec::new(),
     }
 }
 
 /// A drain that only waits for its turn is no news.
 fn drain_posts(step: &Step<'_>, failed: bool) -> Vec<EventPost> {
-    let (text, node) = (cut_to(step.text, DRAIN_TEXT), step.node);
+    let (text, node) = (cut_to(step.text, LONG_TEXT), step.node);
     let more = format!("`warden explain {node}` tells more");
     if failed {
         let message = format!("the drain failed, a person is needed: {text}; {more}");
@@ -87,6 +105,22 @@ fn drain_posts(step: &Step<'_>, failed: bool) -> Vec<EventPost> {
         return vec![post(step, names::DRAIN_WITHHELD, message)];
     }
     Vec::new()
+}
+
+fn repair_post(step: &Step<'_>, what: RepairStep) -> Option<EventPost> {
+    let (reason, kind) = match what {
+        RepairStep::Ordered => (names::REPAIR_ORDERED, "Normal"),
+        RepairStep::Succeeded => (names::REPAIR_SUCCEEDED, "Normal"),
+        RepairStep::Failed => (names::REPAIR_FAILED, "Warning"),
+        RepairStep::NeedsOperator => (names::REPAIR_NEEDS_OPERATOR, "Warning"),
+        RepairStep::Quiet => return None,
+    };
+    let text = cut_to(step.text, LONG_TEXT);
+    let message = format!("{text}; `warden explain {}` tells more", step.node);
+    Some(EventPost {
+        kind: kind.to_owned(),
+        ..post(step, reason, message)
+    })
 }
 
 fn quarantine_posts(step: &Step<'_>) -> Vec<EventPost> {
@@ -264,6 +298,31 @@ mod tests {
     }
 
     #[test]
+    fn each_end_of_a_repair_is_told_of_in_its_own_words() {
+        let of = |what| {
+            let step = Step {
+                module: StepOf::Repair(what),
+                withheld: false,
+                text: "attempt 1 failed: why",
+                ..step("object_failed")
+            };
+            let posts = step_posts(&step).into_iter();
+            posts.map(|p| (p.reason, p.kind, p.message)).next()
+        };
+        let message = "attempt 1 failed: why; `warden explain gpu-1` tells more".to_owned();
+        for (what, reason, kind) in [
+            (RepairStep::Ordered, "RepairOrdered", "Normal"),
+            (RepairStep::Succeeded, "RepairSucceeded", "Normal"),
+            (RepairStep::Failed, "RepairFailed", "Warning"),
+            (RepairStep::NeedsOperator, "RepairNeedsOperator", "Warning"),
+        ] {
+            let want = (reason.to_owned(), kind.to_owned(), message.clone());
+            assert_eq!(of(what), Some(want));
+        }
+        assert_eq!(of(RepairStep::Quiet), None);
+    }
+
+    #[test]
     fn no_text_makes_a_message_that_the_api_server_refuses() {
         let long = "ä".repeat(2_000);
         let trip = Trip {
@@ -285,7 +344,12 @@ mod tests {
             module: StepOf::Drain { failed: true },
             ..step.clone()
         };
-        for post in step_posts(&step).into_iter().chain(step_posts(&drain)) {
+        let repair = Step {
+            module: StepOf::Repair(RepairStep::Failed),
+            ..step.clone()
+        };
+        let posts = [&step, &drain, &repair].map(step_posts);
+        for post in posts.into_iter().flatten() {
             assert!(post.message.len() <= 1_024, "{}", post.message.len());
         }
     }

@@ -1,5 +1,5 @@
-//! `make demo`: a fault in the real kernel log takes a node out of scheduling; after a reboot
-//! without the fault it is back.
+//! `make demo`: a fault in the real kernel log takes a node out of scheduling, its work moves off, it
+//! is rebooted, and once it is proven to be well it is back.
 //!
 //! Exit status: 0 when a separate read of the API server showed all nodes as they were (with
 //! `KEEP=1` also when Ctrl-C ended it afterwards), 130 when it was interrupted before that, else 1.
@@ -8,6 +8,7 @@
 mod look;
 mod measured;
 mod story;
+mod work;
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};

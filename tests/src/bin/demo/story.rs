@@ -10,27 +10,30 @@ use e2e::view::{Tone, View};
 use e2e::{Agent, Controller, ControllerOptions, KernelLog, nodes};
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
-use testbed::{NodeSpec, Options, Testbed, wait_for};
+use testbed::{Behaviour, NodeSpec, Options, ProviderOptions, SimProvider, Testbed, wait_for};
 use tokio::sync::mpsc;
 
-use crate::look;
 use crate::measured::{Step, Times, between, decoded_at, moment};
+use crate::{look, work};
 
 const NODES: usize = 8;
-const PODS: usize = 16;
 /// The node whose kernel log is this machine's.
 pub(crate) const VICTIM: &str = "gpu-00002";
 /// The one that reads a pipe.
 const NEIGHBOUR: &str = "gpu-00005";
 const CHECK: &str = health_event::checks::XID;
-const NAMESPACE: &str = "training";
+/// What RebootNode objects are, as it is shipped.
+const REBOOT_NODE: &str =
+    include_str!("../../../../deploy/crds/janitor.dgxc.nvidia.com_rebootnodes.yaml");
+/// How long a machine is down that reboots.
+const DOWN: Duration = Duration::from_secs(2);
 /// Far longer than anything here takes; a step that needs it has failed.
-const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What is real and what is played.
 pub(crate) fn introduce(view: &View) {
@@ -38,8 +41,9 @@ pub(crate) fn introduce(view: &View) {
     for line in [
         "Real: etcd, kube-apiserver, controller-manager, scheduler, /dev/kmsg, both programs.",
         "Stand-ins: kwok plays kubelets and pods; the XID line is written by this demo, as a",
-        "user, which agents believe only because accept_user_records is on here; a reboot is",
-        "a new boot id. first_action_delay is 0; in production it is 5 min after switching on.",
+        "user, which agents believe only because accept_user_records is on here; a simulated",
+        "provider takes the reboot signal, and a reboot is a new boot id. first_action_delay is 0;",
+        "in production it is 5 min after switching on.",
     ] {
         view.note(line);
     }
@@ -68,9 +72,7 @@ pub(crate) async fn tell(
 ) -> anyhow::Result<()> {
     let mut times = Times::default();
     let folder = testbed.folder().join("warden");
-    let step = view.step("pods on them");
-    testbed.deploy(NAMESPACE, "trainer", PODS, DEADLINE).await?;
-    step.done(&format!("{PODS} running"));
+    work::begin(view, &testbed).await?;
     let before = snapshot(&testbed).await?;
     fleet(view, &before);
 
@@ -83,11 +85,11 @@ pub(crate) async fn tell(
     );
     fault(view, &testbed, &warden, &line, &mut times).await?;
     fleet(view, &snapshot(&testbed).await?);
-    avoided(view, &testbed).await?;
-    view.title("What the person on call reads");
-    look::warden(view, &warden.controller, &["explain", VICTIM]).await?;
+    work::avoids(view, &testbed).await?;
+    work::leaves(view, &testbed, &warden.controller, &mut times).await?;
     reboot(view, &testbed, &mut warden, &mut times).await?;
     verify(view, &testbed, &before, DEADLINE).await?;
+    work::runs_again(view, &testbed).await?;
 
     view.title("The record that stays");
     look::warden(view, &warden.controller, &["timeline", VICTIM]).await?;
@@ -115,7 +117,12 @@ pub(crate) async fn tell(
     view.note("agent, as reports.expect_everywhere = false says. Running until Ctrl-C.");
     shown.store(true, Ordering::SeqCst);
     // The caller watches over the programs, and drops this when it is told to end.
-    std::future::pending().await
+    let mut changes = watch(&testbed);
+    loop {
+        warden.goes_down(&mut changes).await?;
+        warden.comes_up(&mut changes).await?;
+        warden.victim.spawn()?;
+    }
 }
 
 async fn kernel_log(view: &View) -> anyhow::Result<Ring> {
@@ -135,21 +142,42 @@ async fn kernel_log(view: &View) -> anyhow::Result<Ring> {
     Ok(ring)
 }
 
-/// The controller and two agents.
+/// The controller, two agents, and the provider that the controller asks for reboots.
 struct Warden {
     controller: Controller,
     victim: Agent,
     _neighbour: Agent,
+    provider: SimProvider,
+    /// The victim's present boot.
+    boot: String,
 }
 
 impl Warden {
     async fn start(testbed: &Testbed, folder: &Path, view: &View) -> anyhow::Result<Self> {
-        let step = view.step("warden-controller, profile cordon");
+        let step = view.step("a simulated provider of reboots, and the RebootNode definition");
+        testbed.install_crd(REBOOT_NODE).await?;
+        let provider = SimProvider::start(ProviderOptions {
+            behaviour: Behaviour {
+                down_for: DOWN,
+                ..Behaviour::default()
+            },
+            ..ProviderOptions::new(testbed.admin())
+        })
+        .await?;
+        step.done(&provider.address().to_string());
+        let step = view.step("warden-controller, profile remediate");
         let options = ControllerOptions {
+            profile: "remediate".to_owned(),
             // Agents run on two of the nodes; of the others nobody is to expect any.
-            extra: "[quarantine]\nfirst_action_delay = \"0s\"\n\
-                    [reports]\nexpect_everywhere = false\n"
-                .to_owned(),
+            extra: format!(
+                "[quarantine]\nfirst_action_delay = \"0s\"\n\
+                 [remediation]\nfirst_action_delay = \"0s\"\n\
+                 [reports]\nexpect_everywhere = false\n{}\
+                 [janitor]\ncspProviderHost = \"{}\"\ncspProviderInsecure = true\n\
+                 cspProviderTokenPath = \"\"\nask_interval = \"1s\"\n",
+                work::POLICY,
+                provider.address()
+            ),
             ..ControllerOptions::default()
         };
         let controller = Controller::start(testbed, &folder.join("controller"), &options).await?;
@@ -167,6 +195,8 @@ impl Warden {
             controller,
             victim,
             _neighbour: neighbour,
+            provider,
+            boot: NodeSpec::new(VICTIM).boot_id,
         };
         for node in [VICTIM, NEIGHBOUR] {
             let boot = NodeSpec::new(node).boot_id;
@@ -178,12 +208,36 @@ impl Warden {
         Ok(warden)
     }
 
+    /// Waits until the victim is down, and its agent with it.
+    async fn goes_down(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
+        loop {
+            let (_, node) = changes.recv().await.context("the watch ended")?;
+            if !testbed::is_ready(&node) {
+                return self.victim.stop();
+            }
+        }
+    }
+
+    /// Waits until the victim is Ready in another boot; its agent is not started yet.
+    async fn comes_up(&mut self, changes: &mut Changes) -> anyhow::Result<Node> {
+        loop {
+            let (_, node) = next(changes, "another boot id and Ready").await?;
+            let boot = testbed::boot_id(&node).unwrap_or_default();
+            if boot != self.boot && testbed::is_ready(&node) {
+                boot.clone_into(&mut self.boot);
+                self.victim.set_boot_id(boot)?;
+                return Ok(node);
+            }
+        }
+    }
+
     /// Lets the agent of the victim go on without a kernel log.
     async fn leave_kernel_log(&mut self) -> anyhow::Result<()> {
         self.victim.stop()?;
         self.victim.set_kernel_log(KernelLog::Off);
         self.victim.spawn()?;
-        self.wait_settled(VICTIM, &rebooted()).await
+        let boot = self.boot.clone();
+        self.wait_settled(VICTIM, &boot).await
     }
 
     async fn wait_settled(&self, node: &str, boot: &str) -> anyhow::Result<()> {
@@ -196,6 +250,19 @@ impl Warden {
         })
         .await;
         settled.map_err(|error| error.context(self.controller.log_tail()))
+    }
+
+    /// The attempt to repair the victim, once its object is there.
+    async fn ordered(&self) -> anyhow::Result<serde_json::Value> {
+        wait_for("the order of a reboot", DEADLINE, || async {
+            let path = format!("/api/v1/nodes/{VICTIM}");
+            let shown = self.controller.json(&path).await?;
+            let repair = &shown["incidents"][0]["repair"];
+            ensure!(repair["attempt"].is_object(), "{repair:#}");
+            Ok(Some(repair["attempt"].clone()))
+        })
+        .await
+        .with_context(|| self.controller.log_tail())
     }
 
     /// The stored event of the line, and the first step of the incident that it opened.
@@ -252,8 +319,10 @@ fn fleet(view: &View, nodes: &Snapshot) {
     view.fleet(&nodes);
 }
 
+type Changes = mpsc::UnboundedReceiver<(Instant, Node)>;
+
 /// Tells of each change of the victim the moment the watch shows it.
-fn watch(testbed: &Testbed) -> mpsc::UnboundedReceiver<(Instant, Node)> {
+fn watch(testbed: &Testbed) -> Changes {
     let (tell, told) = mpsc::unbounded_channel();
     let config = watcher::Config::default().fields(&format!("metadata.name={VICTIM}"));
     let nodes: Api<Node> = Api::all(testbed.admin());
@@ -276,10 +345,7 @@ fn watch(testbed: &Testbed) -> mpsc::UnboundedReceiver<(Instant, Node)> {
     told
 }
 
-async fn next(
-    changes: &mut mpsc::UnboundedReceiver<(Instant, Node)>,
-    what: &str,
-) -> anyhow::Result<(Instant, Node)> {
+async fn next(changes: &mut Changes, what: &str) -> anyhow::Result<(Instant, Node)> {
     tokio::time::timeout(DEADLINE, changes.recv())
         .await
         .with_context(|| format!("waited {DEADLINE:?} for {what}"))?
@@ -347,60 +413,49 @@ async fn fault(
     Ok(())
 }
 
-async fn avoided(view: &View, testbed: &Testbed) -> anyhow::Result<()> {
-    view.title("New pods avoid it");
-    let step = view.step("a second job of 14 pods");
-    testbed
-        .deploy(NAMESPACE, "late-trainer", 14, DEADLINE)
-        .await?;
-    let pods: Api<Pod> = Api::namespaced(testbed.admin(), NAMESPACE);
-    let pods = pods.list(&ListParams::default()).await?;
-    let late = pods.iter().filter(|pod| {
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
-        name.starts_with("late-trainer")
-    });
-    let places: Vec<&str> = late
-        .filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref())
-        .collect();
-    ensure!(
-        !places.contains(&VICTIM),
-        "a new pod was scheduled onto {VICTIM}"
-    );
-    step.done(&format!("{} running, none on {VICTIM}", places.len()));
-    Ok(())
-}
-
-/// The victim's boot id after its reboot.
-fn rebooted() -> String {
-    format!("{}-rebooted", NodeSpec::new(VICTIM).boot_id)
-}
-
+/// Warden has the machine rebooted; it plays along, and proves itself.
 async fn reboot(
     view: &View,
     testbed: &Testbed,
     warden: &mut Warden,
     times: &mut Times,
 ) -> anyhow::Result<()> {
-    view.title(&format!("A person reboots {VICTIM}"));
-    let boot = rebooted();
-    let step = view.step("agent down, node NotReady, another boot id");
-    warden.victim.stop()?;
-    testbed.set_not_ready(VICTIM, "Rebooting").await?;
-    warden.victim.set_boot_id(&boot)?;
-    testbed.reboot(VICTIM, &boot).await?;
-    testbed.set_ready(VICTIM).await?;
-    step.done("");
-    let node = nodes::read(&testbed.admin(), VICTIM).await?;
+    view.title(&format!("Warden has {VICTIM} rebooted"));
+    let mut changes = watch(testbed);
+    view.note(
+        "A controller that has just begun to lead waits for one length of its lease before it",
+    );
+    view.note("does what can't be undone.");
+    let attempt = warden.ordered().await?;
+    let ordered = moment(&attempt, "requested_at")?;
+    let object = attempt["object"].as_str().unwrap_or_default();
+    let action = attempt["action"].as_str().unwrap_or_default();
+    view.note(&format!("For {action} it orders RebootNode {object}."));
+    tokio::time::timeout(DEADLINE, warden.goes_down(&mut changes))
+        .await
+        .context("waited for the reboot to begin")??;
+    let signals = warden.provider.signals(VICTIM);
+    ensure!(signals == 1, "the provider got {signals} signals");
+    let after = between(ordered, Timestamp::now());
+    view.happened(
+        Tone::Bad,
+        after,
+        "the node is down: the provider reboots it",
+    );
+    let node = warden.comes_up(&mut changes).await?;
+    let after = between(ordered, Timestamp::now());
+    view.happened(Tone::Good, after, "Ready again, in another boot");
+    let what = "RebootNode ordered → node Ready in another boot";
+    times.add(what, after, "watch");
     ensure!(
         nodes::is_cordoned(&node),
         "the node was released before anyone looked at it again"
     );
-    view.note("The node is Ready again and still out: another boot id alone proves nothing.");
+    view.note("It is still out: another boot id alone proves nothing. Its agent has to look.");
     let sequence = ring::next_sequence()?;
     view.note(&format!(
         "This machine's kernel ring can't be emptied, so the agent goes on at record {sequence}."
     ));
-    let mut changes = watch(testbed);
     let started = Instant::now();
     warden
         .victim

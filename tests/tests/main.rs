@@ -25,6 +25,7 @@ mod python;
 mod reference;
 mod refused;
 mod registration;
+mod rotation;
 mod sent_again;
 mod setup;
 mod testbed;

@@ -108,6 +108,16 @@ impl<'a> Fleet<'a> {
             .unwrap()
     }
 
+    /// The token of a node whose agent was prepared.
+    pub(crate) async fn token_again(&self, node: &str) -> String {
+        let testbed = self.turn.testbed;
+        let pod = format!("agent-{node}");
+        testbed
+            .node_bound_token("warden", ACCOUNT, &pod, "warden")
+            .await
+            .unwrap()
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

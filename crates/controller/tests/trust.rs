@@ -300,7 +300,7 @@ async fn of_two_authorities_one_wins_and_the_bundle_is_what_verifies() {
         let names = vec!["warden-controller.warden.svc".to_owned()];
         let metrics = Arc::new(ControllerMetrics::new());
         let kube = controller::kubernetes::Kube::new(testbed.admin());
-        controller::trust::maintain(kube, "warden", names, metrics)
+        controller::trust::maintain(kube, "warden", names, SOON, metrics)
     };
     let (one, two, three) = tokio::join!(maintain(), maintain(), maintain());
     let bundle = bundle(&cluster).await;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use health_event::node::is_dns_subdomain;
 use health_event::{Sender, checks};
@@ -345,6 +346,8 @@ pub struct TlsConfig {
     pub certificate_file: Option<PathBuf>,
     /// Its key (PEM).
     pub key_file: Option<PathBuf>,
+    /// How often our own authority and its certificate are looked at.
+    pub look_every: Duration,
 }
 
 impl TlsConfig {
@@ -383,6 +386,15 @@ impl TlsConfig {
                  changes",
             ),
             key_file: s.path("key_file", "", "The given certificate's private key (PEM)"),
+            look_every: s.span(
+                (
+                    "look_every",
+                    "10m",
+                    "How often our own authority and certificate are looked at; their changes have days",
+                ),
+                "a span from 1s to 1h",
+                Duration::from_secs(1)..=Duration::from_hours(1),
+            ),
         };
         if config.certificate_file.is_some() != config.key_file.is_some() {
             let missing = if config.key_file.is_none() {

@@ -278,9 +278,12 @@ async fn tls(context: &Context, tasks: &mut Tasks) -> anyhow::Result<Arc<ServerC
         return Ok(certificates.server_config());
     }
     let names = server_names(&context.config, &context.namespace);
-    let metrics = Arc::clone(&context.metrics);
-    let maintained =
-        trust::maintain(context.kube.clone(), &context.namespace, names, metrics).await?;
+    let (metrics, every) = (
+        Arc::clone(&context.metrics),
+        context.config.ingest.tls.look_every,
+    );
+    let kube = context.kube.clone();
+    let maintained = trust::maintain(kube, &context.namespace, names, every, metrics).await?;
     let (certificates, renewal) = maintained;
     tasks.spawn_endless("certificate renewal", &context.stop, async move {
         renewal.await;

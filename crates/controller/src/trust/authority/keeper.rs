@@ -49,11 +49,16 @@ impl Keeper {
                 namespace: self.namespace.clone(),
                 why,
             })?;
-            let wanted = stored.advance(now)?;
+            let bundle = self.read::<ConfigMap>("configmaps", CA_BUNDLE).await?;
+            let published = bundle
+                .as_ref()
+                .and_then(|b| b.data.as_ref()?.get(BUNDLE_KEY));
+            let published = published.map(String::as_str).unwrap_or_default();
+            let wanted = stored.advance(now, published)?;
             if wanted != stored && !self.replace_secret(secret, &wanted).await? {
                 continue;
             }
-            if self.publish(&wanted).await? {
+            if self.publish(bundle, &wanted).await? {
                 return Ok(wanted);
             }
         }
@@ -109,10 +114,14 @@ impl Keeper {
     }
 
     /// Answers whether the bundle is what it shall be.
-    async fn publish(&self, authorities: &Authorities) -> Result<bool, AuthorityError> {
+    async fn publish(
+        &self,
+        bundle: Option<ConfigMap>,
+        authorities: &Authorities,
+    ) -> Result<bool, AuthorityError> {
         let data = BTreeMap::from([(BUNDLE_KEY.to_owned(), authorities.bundle())]);
         let path = self.path("configmaps");
-        match self.read::<ConfigMap>("configmaps", CA_BUNDLE).await? {
+        match bundle {
             Some(bundle) if bundle.data.as_ref() == Some(&data) => Ok(true),
             Some(mut bundle) => {
                 bundle.data = Some(data);

@@ -4,7 +4,8 @@
 //! # Guarantees
 //! - Both are made with create-only: of two controllers one wins, the other takes the winner's.
 //! - The bundle holds the present authority, the next one from 24 h before it signs, and the last
-//!   one as long as a certificate of it can be out there.
+//!   one as long as a certificate of it can be out there. The 24 h count from when the bundle was
+//!   seen to hold it: one that could not be published does not sign.
 //! - A serving certificate lives 30 days at most, never longer than its authority, and is renewed
 //!   at two thirds of its life.
 //!
@@ -29,9 +30,6 @@ use crate::kubernetes::{CallError, Kube};
 pub const CA_SECRET: &str = "warden-ca";
 /// ConfigMap with the bundle that agents trust, key `ca.crt`.
 pub const CA_BUNDLE: &str = "warden-ca-bundle";
-
-/// How often the plan is looked at; renewals have days.
-const LOOK: Duration = Duration::from_mins(10);
 
 /// Why there is no certificate of our own.
 #[derive(Debug, thiserror::Error)]
@@ -79,8 +77,8 @@ impl AuthorityError {
     }
 }
 
-/// Makes or finds the authority, and a certificate of it for these names; the returned future
-/// renews both until it is dropped.
+/// Makes or finds the authority, and a certificate of it for these names; the returned future looks
+/// `every` so often whether one of them is due, and renews it, until it is dropped.
 ///
 /// # Errors
 /// [`AuthorityError`] of the first certificate. Later failures are logged and tried again: the
@@ -89,6 +87,7 @@ pub async fn maintain(
     kube: Kube,
     namespace: &str,
     names: Vec<String>,
+    every: Duration,
     metrics: Arc<ControllerMetrics>,
 ) -> Result<(Arc<Certificates>, impl Future<Output = ()> + Send + use<>), AuthorityError> {
     let keeper = Keeper::new(kube, namespace);
@@ -99,7 +98,7 @@ pub async fn maintain(
         .certificate_not_after
         .set(leaf.not_after.as_second());
     let shown = Arc::clone(&certificates);
-    let renewal = async move { renew(keeper, leaf, &names, &shown, &metrics).await };
+    let renewal = async move { renew(keeper, leaf, &names, &shown, every, &metrics).await };
     Ok((certificates, renewal))
 }
 
@@ -108,10 +107,11 @@ async fn renew(
     mut leaf: Leaf,
     names: &[String],
     shown: &Certificates,
+    every: Duration,
     metrics: &ControllerMetrics,
 ) {
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(every).await;
         let now = Timestamp::now();
         match renewed(&keeper, &leaf, names, shown, now).await {
             Ok(Some(new)) => {

@@ -65,8 +65,9 @@ impl Authorities {
         })
     }
 
-    /// What they shall be now. Equal to what they are if nothing is due.
-    pub(super) fn advance(&self, now: Timestamp) -> Result<Self, rcgen::Error> {
+    /// What they shall be now. Equal to what they are if nothing is due. `bundle` is what agents are
+    /// given at the moment: who is not in it does not sign.
+    pub(super) fn advance(&self, now: Timestamp, bundle: &str) -> Result<Self, rcgen::Error> {
         let mut after = self.clone();
         if after
             .last
@@ -76,7 +77,10 @@ impl Authorities {
             after.last = None;
         }
         let left = after.present.not_after.duration_since(now);
+        // Nobody believes it any more: there is nothing to wait for.
+        let is_over = left <= SignedDuration::ZERO;
         match after.next.take() {
+            None if is_over => after.present = Authority::new(now)?,
             None if left < SUCCESSOR_AT => {
                 after.next = Some(Next {
                     authority: Authority::new(now)?,
@@ -84,7 +88,13 @@ impl Authorities {
                 });
             }
             None => {}
-            Some(next) if now.duration_since(next.published_at) < PUBLISHED_FIRST => {
+            Some(next) if !is_over && !bundle.contains(&next.authority.certificate) => {
+                after.next = Some(Next {
+                    published_at: now,
+                    ..next
+                });
+            }
+            Some(next) if !is_over && now.duration_since(next.published_at) < PUBLISHED_FIRST => {
                 after.next = Some(next);
             }
             Some(next) => {

@@ -211,7 +211,7 @@ impl Look<'_> {
     }
 
     fn drained(&self, wanted: bool) -> Decision {
-        let may_act = wanted && self.view.policy.mode == Mode::Enforce;
+        let may_act = wanted && self.view.policy.mode == Mode::Enforce && !self.view.paused;
         let seen = self.look_over();
         if !may_act || self.view.repair_under_way || seen.counted == 0 {
             let drain = self.view.incident.drain.as_ref();

@@ -494,6 +494,9 @@ fn a_pod_that_came_late_is_drained_until_a_repair_is_ordered() {
     case.repair_under_way = true;
     assert_eq!(case.moves(at(0)), None);
     case.repair_under_way = false;
+    case.paused = true;
+    assert_eq!(case.moves(at(0)), None, "nothing begins on a paused node");
+    case.paused = false;
     case.policy.mode = Mode::DryRun;
     assert_eq!(case.moves(at(0)), None);
 }

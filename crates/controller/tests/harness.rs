@@ -13,7 +13,7 @@ use controller::nodes::{self, NodeCache};
 use controller::reports::Reports;
 use controller::requests::{self, Requests};
 use controller::workers::WakeAll;
-use controller::{connector, quarantine, stop};
+use controller::{connector, drain, quarantine, stop};
 use event_store::{EventStore, Fingerprint, NewEvent, Options, Outcome};
 use health_event::{Entity, HealthEvent, NodeName, Sender, Subject};
 use jiff::Timestamp;
@@ -316,6 +316,10 @@ impl Controller {
                 match controller::reboots::run(kube, reboots, wakes).await {}
             });
         }
+        if context.config.drain.enabled {
+            let (of_drain, leads) = (modules.clone(), leadership.clone());
+            tasks.spawn(async move { drain::run(of_drain, leads).await.unwrap() });
+        }
         if context.config.connector.enabled {
             tasks.spawn(async move { connector::run(modules, leadership).await.unwrap() });
         }
@@ -354,6 +358,12 @@ impl Controller {
     }
 
     pub(crate) async fn append(&self, event: HealthEvent) -> Outcome {
+        let monitor = Sender::service_account("monitoring", "monitor");
+        self.append_as(monitor, event).await
+    }
+
+    /// Stores what another sender says.
+    pub(crate) async fn append_as(&self, sender: Sender, event: HealthEvent) -> Outcome {
         let node = NodeName::new(&event.node_name).unwrap();
         let body = wire::encode_body(&event);
         let machine = self
@@ -362,7 +372,7 @@ impl Controller {
             .get(&node)
             .map(|node| node.system_uuid.to_string());
         let new = NewEvent {
-            sender: Sender::service_account("monitoring", "monitor"),
+            sender,
             subject: Subject::Node(node),
             machine: machine.unwrap_or_default(),
             order: None,

@@ -17,6 +17,7 @@ mod agents;
 mod api;
 mod audit;
 mod connector;
+mod drain;
 mod footing;
 mod ingest;
 mod lease;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::asked::Outcome;
 use super::facts;
-use crate::kubernetes::{Call, CallError, Kube, Reference, Write};
+use crate::kubernetes::{Call, CallError, Kube, Reference, Write, percent_encoded};
 use crate::lease::Leadership;
 use crate::pods::named;
 
@@ -19,6 +19,11 @@ use crate::pods::named;
 pub(super) const AT_ONCE: usize = 16;
 /// Longest time for one call with its repetitions.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the API server says where the pod of the name has another UID: of an eviction or deletion that
+/// finds another, and of one under whose hands it changes (apiserver: `rest.BeforeDelete`,
+/// `storage.Preconditions`). Every other conflict says nothing about the pod.
+const UID_DIFFERS: [&str; 2] = ["UID in the precondition", "UID in precondition"];
 
 /// An ask, with what it was decided for.
 #[derive(Debug, Clone)]
@@ -102,7 +107,12 @@ impl Apply {
     /// Makes the call; answers what became of it, and its code for people and metrics.
     pub(super) async fn send(&self, ask: &Ask, deadline: Instant) -> (Outcome, &'static str) {
         let pod = &ask.pod;
-        let path = format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name);
+        let (namespace, name) = (&pod.namespace, &pod.name);
+        let path = format!(
+            "/api/v1/namespaces/{}/pods/{}",
+            percent_encoded(namespace),
+            percent_encoded(name)
+        );
         let (what, path, kind, body) = match ask.how {
             How::Evict(grace) => (
                 "eviction",
@@ -130,7 +140,7 @@ fn judged(error: CallError) -> (Outcome, &'static str) {
     match error {
         CallError::NotFound { .. } => (Outcome::Accepted, "gone"),
         // Of the name there is another pod: ours is gone.
-        CallError::Changed { message, .. } if message.contains("UID in precondition") => {
+        CallError::Changed { message, .. } if UID_DIFFERS.iter().any(|s| message.contains(s)) => {
             (Outcome::Accepted, "gone")
         }
         CallError::Budget { message, after, .. } => {
@@ -200,8 +210,13 @@ mod tests {
             act: act(),
             message: message.to_owned(),
         };
-        let gone = "409 Precondition failed: UID in precondition: u, UID in object meta: v";
-        assert_eq!(judged(changed(gone)), (Outcome::Accepted, "gone"));
+        for gone in [
+            "409 Precondition failed: UID in precondition: u, UID in object meta: v",
+            "409 Operation cannot be fulfilled on Pod \"b\": the UID in the precondition (u) does \
+             not match the UID in record (v)",
+        ] {
+            assert_eq!(judged(changed(gone)), (Outcome::Accepted, "gone"), "{gone}");
+        }
         assert_eq!(
             judged(CallError::NotFound { act: act() }),
             (Outcome::Accepted, "gone")

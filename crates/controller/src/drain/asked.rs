@@ -104,6 +104,13 @@ impl Memory {
         nodes.entry(node.clone()).or_default().draining = Some(checks);
     }
 
+    /// It drains no more, and what was asked is told as long as the pods are there.
+    pub(super) fn failed(&self, node: &NodeName) {
+        if let Some(of_node) = self.lock().get_mut(node) {
+            of_node.draining = None;
+        }
+    }
+
     /// The drain is over. Answers the checks that it ran for if nobody said that yet.
     pub(super) fn forget(&self, node: &NodeName) -> Option<BTreeSet<String>> {
         self.lock().remove(node)?.draining
@@ -143,6 +150,9 @@ mod tests {
         memory.ask(&node, "v");
         memory.keep(&node, &[]);
         assert_eq!(memory.of(&node), BTreeMap::new(), "the pod went");
+        memory.draining(&node, ["Check".to_owned()].into());
+        memory.failed(&node);
+        assert_eq!(memory.forget(&node), None, "that it failed was said");
         memory.draining(&node, ["Check".to_owned()].into());
         assert_eq!(memory.forget(&node), Some(["Check".to_owned()].into()));
         memory.tell(&node, "u", Outcome::Accepted, now);

@@ -217,9 +217,11 @@ impl Module {
         })
     }
 
-    /// Whether the controller runs on this node, and others are drained or repaired.
+    /// Whether the controller runs on this node, and others are drained or repaired. What has begun
+    /// waits no more.
     fn waits_as_own_node(&self, incident: &Incident) -> Result<bool, ReadError> {
-        if self.context.config.kubernetes.node_name.as_ref() != Some(&incident.node) {
+        let own = self.context.config.kubernetes.node_name.as_ref();
+        if own != Some(&incident.node) || facts::is_draining(incident) {
             return Ok(false);
         }
         let open = self.context.store.open_incidents()?;
@@ -237,7 +239,11 @@ impl Module {
                 let checks = checks.map(|f| f.id.scope.check_name.clone()).collect();
                 self.memory.draining(node, checks);
             }
-            Some(DrainStatus::Drained | DrainStatus::Failed(_)) => {
+            Some(DrainStatus::Failed(_)) => {
+                self.memory.failed(node);
+                said::waits_for_timeout(&context.metrics, node, None);
+            }
+            Some(DrainStatus::Drained) => {
                 self.memory.forget(node);
                 said::waits_for_timeout(&context.metrics, node, None);
             }

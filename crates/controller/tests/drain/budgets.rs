@@ -1,0 +1,106 @@
+//! What disruption budgets keep.
+
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
+use testbed::wait_for;
+
+use super::{
+    assert_untouched, draining, pod, pod_calls, takes_out, until_blocked, until_drain, until_event,
+    until_gone,
+};
+use crate::harness::{Cluster, SOON};
+
+/// A budget that lets no pod of the namespace go, once the API server knows that.
+async fn budget(cluster: &Cluster, namespace: &str) -> Api<PodDisruptionBudget> {
+    let api: Api<PodDisruptionBudget> = Api::namespaced(cluster.testbed.admin(), namespace);
+    let budget = serde_json::from_value(json!({
+        "metadata": { "name": "keep" },
+        "spec": { "minAvailable": 1, "selector": {} },
+    }))
+    .unwrap();
+    api.create(&PostParams::default(), &budget).await.unwrap();
+    wait_for("the budget to be counted", SOON, || async {
+        let status = api.get("keep").await?.status;
+        let counted =
+            status.is_some_and(|s| s.expected_pods == 1 && s.observed_generation == Some(1));
+        Ok(counted.then_some(()))
+    })
+    .await
+    .unwrap();
+    api
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_budget_is_asked_again_and_its_words_are_shown_until_it_opens() {
+    let cluster = Cluster::with_nodes(&["db-opens"]).await;
+    let node = "db-opens";
+    pod(&cluster, node, "do-now", "p", json!({})).await;
+    let budget = budget(&cluster, "do-now").await;
+    let voice = draining(&cluster, node, "").await;
+    takes_out(&voice, node).await;
+    until_blocked(&voice, &["do-now/p budget"]).await;
+    let said = super::drain_of(&voice.shown().await)["blockers"][0]["detail"].clone();
+    assert!(said.as_str().unwrap().contains("keep"), "{said}");
+    until_event(&cluster, node, "Warning", "EvictionBlocked", "[do-now/p]: ").await;
+    let refused = format!(
+        "node_drainer_processing_errors_total{{error_type=\"PDB_blocking_eviction_error\",node=\"{node}\"}} 1"
+    );
+    voice.until_counted(&[&refused]).await;
+    assert_untouched(&cluster, "do-now", "p").await;
+    budget
+        .delete("keep", &DeleteParams::default())
+        .await
+        .unwrap();
+    until_gone(&cluster, "do-now", "p").await;
+    until_drain(&voice, "Drained", "").await;
+    assert_eq!(
+        pod_calls(&cluster, "do-now").len(),
+        2,
+        "after a pause, once"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_budget_that_never_opens_fails_the_drain_at_its_deadline() {
+    let cluster = Cluster::with_nodes(&["db-never"]).await;
+    let node = "db-never";
+    pod(&cluster, node, "dv-now", "p", json!({})).await;
+    budget(&cluster, "dv-now").await;
+    let voice = draining(&cluster, node, "immediate_deadline = '2s'").await;
+    takes_out(&voice, node).await;
+    until_drain(&voice, "Failed", "immediate").await;
+    until_event(&cluster, node, "Warning", "DrainFailed", "dv-now/p (").await;
+    let failed =
+        format!("node_drainer_events_processed_total{{drain_status=\"failed\",node=\"{node}\"}} 1");
+    voice.until_counted(&[&failed]).await;
+    voice.program.said_code("drain_failed").await;
+    let label = |node: &k8s_openapi::api::core::v1::Node| {
+        crate::harness::label(node, "dgxc.nvidia.com/nvsentinel-state") == Some("drain-failed")
+    };
+    cluster.until(node, "drain-failed", label).await;
+    assert_untouched(&cluster, "dv-now", "p").await;
+    let shown = super::drain_of(&voice.shown().await)["blockers"][0].clone();
+    assert_eq!(
+        shown["why"], "budget",
+        "explain goes on to say why: {shown}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_it_is_configured_pods_are_deleted_past_their_budgets_at_the_deadline() {
+    let cluster = Cluster::with_nodes(&["db-delete"]).await;
+    let node = "db-delete";
+    pod(&cluster, node, "dd-now", "p", json!({})).await;
+    budget(&cluster, "dd-now").await;
+    let keys = "immediate_deadline = '2s'\nat_deadline = 'delete'";
+    let voice = draining(&cluster, node, keys).await;
+    takes_out(&voice, node).await;
+    until_blocked(&voice, &["dd-now/p budget"]).await;
+    until_gone(&cluster, "dd-now", "p").await;
+    until_drain(&voice, "Drained", "").await;
+    let calls = pod_calls(&cluster, "dd-now");
+    let verbs: Vec<&str> = calls.iter().map(|call| call.verb.as_str()).collect();
+    assert_eq!(verbs, ["create", "delete"]);
+}

@@ -13,11 +13,12 @@
 //!
 //! # Reading order
 //! `settings` from the configuration, `facts` what is seen, `attempts` what is remembered of a
-//! machine, `work` one node's turn, `order` the gate and the calls, `other` another
+//! machine, `observe` what one decision looks at, `work` one node's turn, `order` the gate and the calls, `other` another
 //! fault-remediation, `run` puts it together.
 
 mod attempts;
 mod facts;
+mod observe;
 mod order;
 mod other;
 mod run;

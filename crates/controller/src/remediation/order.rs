@@ -14,7 +14,8 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::work::{Module, Next, Observed, TurnError};
+use super::observe::Observed;
+use super::work::{Module, Next, TurnError};
 use super::{facts, said};
 use crate::janitor::{self, StoredIntent};
 use crate::kubernetes::{Call, CallError, Write};
@@ -214,7 +215,8 @@ impl Module {
     }
 
     /// Whether another one's object holds the lock of the node: the reference's programs and janitor
-    /// take it, under the node's name.
+    /// take it, under the node's name. As the API server's cache has it: whoever carries the repair out
+    /// takes the lock first, so that this only spares an order that would wait.
     pub(super) async fn is_locked(&self, node: &NodeName) -> Result<bool, CallError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -229,7 +231,9 @@ impl Module {
         let namespace = &self.context.namespace;
         let call = Call {
             act: format!("reading of the lock of node {node}"),
-            path: format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{node}"),
+            path: format!(
+                "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{node}?resourceVersion=0"
+            ),
             write: None,
             accept: JSON,
         };

@@ -1,28 +1,24 @@
 //! One node's turn: observe, decide, store, apply.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use decide::remediation::{
-    Decision, FaultFacts, Mode, NodeLook, Object, Policy, View, adopted, boots_seen, decide,
-};
+use decide::remediation::{Decision, Mode, Policy, View, adopted, decide};
 use event_store::{ReadError, Transition, WriteError};
-use health_event::incident::{Attempt, Incident, RepairStatus};
-use health_event::{BootId, Boots, NodeName};
+use health_event::NodeName;
+use health_event::incident::{Incident, RepairStatus};
 use jiff::Timestamp;
-use k8s_api::names;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::attempts::Attempts;
-use super::order::{Fate, READ_TIMEOUT, Tried};
+use super::observe::{Observed, is_under_way};
+use super::order::{Fate, Tried};
 use super::{MODULE, facts, said, settings};
 use crate::context::Context;
 use crate::janitor::IntentsError;
 use crate::kubernetes::{CallError, Reference, jittered};
 use crate::lease::Leadership;
-use crate::nodes;
 use crate::workers::Workers;
 
 /// Decisions in one turn: planned, ordered, seen, and one more. A turn that needs more goes on in the
@@ -42,11 +38,11 @@ pub(super) struct Module {
     pub(super) leadership: Leadership,
     pub(super) reference: Reference,
     pub(super) workers: Workers,
-    policy: Policy,
+    pub(super) policy: Policy,
     /// The same while another fault-remediation runs in the cluster.
     refused: Policy,
     /// Whether what wants the node empty waits for the drain.
-    drain_counts: bool,
+    pub(super) drain_counts: bool,
     /// What became of the calls for a node's present object.
     tried: Mutex<HashMap<NodeName, Tried>>,
     /// Failures of a node in a row.
@@ -77,18 +73,6 @@ impl TurnError {
             Self::Intents(error) => error.code(),
         }
     }
-}
-
-/// What a pass saw.
-pub(super) struct Observed {
-    pub(super) node: Option<Arc<nodes::NodeFacts>>,
-    pub(super) look: Option<NodeLook>,
-    faults: Vec<FaultFacts>,
-    wants_drain: bool,
-    boots: Boots,
-    attempts: Attempts,
-    object: Object,
-    other_repair: bool,
 }
 
 /// Whether the turn goes on.
@@ -145,13 +129,12 @@ impl Module {
     /// One node's turn.
     pub(super) async fn work(&self, node: &NodeName) {
         let started = Instant::now();
-        match self.turn(node).await {
-            Ok(()) => {}
-            Err(error) => {
-                let metrics = &self.context.metrics;
-                said::failed(metrics, node, error.code(), &error.to_string());
-                self.wake_after_failure(node);
-            }
+        if let Err(error) = self.turn(node).await {
+            let metrics = &self.context.metrics;
+            said::failed(metrics, node, error.code(), &error.to_string());
+            self.wake_after_failure(node);
+        } else if !self.is_refused(node) {
+            self.failures().remove(node);
         }
         let seconds = started.elapsed().as_secs_f64();
         self.context.metrics.remediation.handling.observe(seconds);
@@ -174,136 +157,6 @@ impl Module {
         }
         self.workers.wake(node);
         Ok(())
-    }
-
-    /// The incident of the node object that is there now, else of one that may be gone.
-    fn incident(&self, name: &NodeName) -> Result<Option<Incident>, TurnError> {
-        let open = self.context.store.open_incidents_of(name)?;
-        let node = self.context.nodes.get(name);
-        let of_node = open.iter().find(|incident| match &node {
-            Some(node) => incident.node_uid == *node.uid,
-            None => true,
-        });
-        Ok(of_node.cloned())
-    }
-
-    /// Everything that one decision looks at; none if nothing can be decided now.
-    async fn observe(&self, incident: &Incident) -> Result<Option<Observed>, TurnError> {
-        let name = &incident.node;
-        let store = &self.context.store;
-        let node = self.context.nodes.get(name);
-        let under_way = is_under_way(incident);
-        if node.is_none() {
-            if !under_way {
-                return Ok(None);
-            }
-            // The cache lost it: only a direct read says that it is gone.
-            let deadline = Instant::now() + READ_TIMEOUT;
-            if self.context.kube.node_uid(name, deadline).await?.is_some() {
-                self.wake_soon(name);
-                return Ok(None);
-            }
-        }
-        let machine = store.machine(&incident.machine)?.unwrap_or_default();
-        let of_status = node.as_ref().map(|node| BootId::new(&node.boot_id));
-        let boots = boots_seen(
-            &machine.boots,
-            &of_status.unwrap_or_default(),
-            said::attempt_of(incident),
-        );
-        let owners = &self.context.config.quarantine.external_owners;
-        let look = node
-            .as_ref()
-            .map(|node| facts::node_look(node, &boots, owners));
-        let stored = store.open_faults(name)?;
-        let open = facts::open_faults(incident, &stored);
-        let wants_drain = open.iter().any(|fault| facts::wants_drain(fault));
-        let object = self.object(incident, look.as_ref()).await?;
-        Ok(Some(Observed {
-            faults: open.into_iter().map(facts::fault_facts).collect(),
-            wants_drain: wants_drain && self.drain_counts,
-            attempts: self.attempts(incident)?,
-            other_repair: self.other_repair(incident),
-            node,
-            look,
-            boots,
-            object,
-        }))
-    }
-
-    /// What is known of the object of the attempt that is under way.
-    async fn object(
-        &self,
-        incident: &Incident,
-        look: Option<&NodeLook>,
-    ) -> Result<Object, TurnError> {
-        let Some(attempt) = said::attempt_of(incident).filter(|_| is_under_way(incident)) else {
-            return Ok(Object::NotKnown);
-        };
-        let reboots = &self.context.reboots;
-        if let Some(object) = reboots.get(&attempt.object) {
-            // From now on the watch tells, also that it is gone.
-            self.tried().remove(&incident.node);
-            return Ok(facts::object(&object, &incident.id));
-        }
-        let tried = self.tried().get(&incident.node).cloned();
-        let tried = tried.filter(|tried| tried.object == attempt.object);
-        if let Some(object) = tried.and_then(|tried| self.told(tried.fate, attempt, incident)) {
-            return Ok(object);
-        }
-        if !reboots.is_known() {
-            if self.policy.mode != Mode::Off {
-                self.wake_in(&incident.node, FIRST_PAUSE);
-            }
-            return Ok(Object::NotKnown);
-        }
-        let requested = is_at(incident, &RepairStatus::Requested);
-        let booted = look.is_some_and(|look| look.boot != attempt.boot_before);
-        if requested && !booted {
-            // Ordered under its name it is made, or found.
-            return Ok(Object::NotKnown);
-        }
-        Ok(match self.read(&attempt.object).await? {
-            Some(object) => facts::object(&object, &incident.id),
-            None => Object::Absent,
-        })
-    }
-
-    /// What the calls for the object told, where the watch does not show it.
-    fn told(&self, fate: Fate, attempt: &Attempt, incident: &Incident) -> Option<Object> {
-        let now = Timestamp::now();
-        match fate {
-            Fate::There(until) if now < until => {
-                self.workers.wake_at(&incident.node, until);
-                Some(Object::Running)
-            }
-            Fate::Refused(words) => Some(Object::Refused(words)),
-            // Its time is over without it: the last refusal is why.
-            Fate::NotYet(words) if attempt.deadline <= now => Some(Object::Refused(words)),
-            Fate::There(_) | Fate::NotYet(_) => None,
-        }
-    }
-
-    /// Attempts on the incident's machine: those stored, and those that only objects know.
-    fn attempts(&self, incident: &Incident) -> Result<Attempts, TurnError> {
-        let mut attempts = Attempts::load(&self.context.store, &incident.machine)?;
-        for object in self.context.reboots.of_node(incident.node.as_str()) {
-            let label = object.metadata.labels.get(names::OBJECT_MANAGED_BY.text);
-            let ours = label.is_some_and(|by| by == names::OBJECT_MANAGED_BY_VALUE);
-            if let Some(found) = facts::found(&object).filter(|_| ours) {
-                attempts.add_found(found.rung, found.made_at, &found.object);
-            }
-        }
-        Ok(attempts)
-    }
-
-    /// Whether another repair object of the node is not at its end.
-    fn other_repair(&self, incident: &Incident) -> bool {
-        let mine = said::attempt_of(incident).filter(|_| is_under_way(incident));
-        let objects = self.context.reboots.of_node(incident.node.as_str());
-        objects.iter().any(|object| {
-            !object.is_over() && mine.is_none_or(|mine| mine.object != object.metadata.name)
-        })
     }
 
     async fn pass(
@@ -432,7 +285,6 @@ impl Module {
             Err(error) => return Err(error.into()),
         }
         said::moved(&self.context.metrics, &incident, &transition);
-        self.failures().remove(&incident.node);
         if !is_under_way(&incident) {
             self.tried().remove(&incident.node);
         }
@@ -444,6 +296,13 @@ impl Module {
         self.context.stages.set_repair_blocked(node, None);
         self.tried().remove(node);
         self.failures().remove(node);
+    }
+
+    /// Whether the node's order was refused for a reason that a person may mend.
+    fn is_refused(&self, node: &NodeName) -> bool {
+        let tried = self.tried();
+        let tried = tried.get(node);
+        tried.is_some_and(|tried| matches!(tried.fate, Fate::NotYet(_)))
     }
 
     /// Says once of each object that it is left.
@@ -492,15 +351,6 @@ enum May {
 fn orders(decision: &Decision) -> bool {
     let transition = decision.transition.as_ref();
     transition.is_some_and(|transition| transition.to == RepairStatus::Requested)
-}
-
-fn is_under_way(incident: &Incident) -> bool {
-    let repair = incident.repair.as_ref();
-    repair.is_some_and(|repair| repair.status.is_under_way())
-}
-
-fn is_at(incident: &Incident, status: &RepairStatus) -> bool {
-    incident.repair.as_ref().map(|repair| &repair.status) == Some(status)
 }
 
 /// The facts that decided, for the audit trail.

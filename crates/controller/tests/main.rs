@@ -20,6 +20,7 @@ mod connector;
 mod drain;
 mod footing;
 mod ingest;
+mod janitor;
 mod lease;
 mod metrics;
 mod node_cost;

@@ -58,7 +58,8 @@ impl Module {
     async fn unlock_node(&self, object: &RebootNode) -> Result<Next, TurnError> {
         let deadline = self.deadline()?;
         let kube = &self.context.kube;
-        let given_back = self.locks.give_back(kube, object, deadline).await;
+        let (node, uid) = (&object.spec.node_name, &object.metadata.uid);
+        let given_back = self.locks.give_back(kube, node, uid, deadline).await;
         if given_back.is_err() {
             self.count("unlock", "failed", object);
         }
@@ -68,6 +69,10 @@ impl Module {
 
     /// Forgets what was known of an object that is over.
     pub(super) async fn forget(&self, object: &RebootNode) -> Result<(), TurnError> {
+        let intent = self.intent(&object.metadata.uid);
+        if intent.is_some_and(|intent| intent.node != object.spec.node_name) {
+            return Ok(());
+        }
         self.forget_intent(&object.metadata.uid).await
     }
 

@@ -36,6 +36,8 @@ pub(super) struct Locks {
 struct Held {
     /// UID of the one object that owns it; empty if there is none, or more.
     owner: String,
+    /// Whether that is a `RebootNode`.
+    is_reboot: bool,
     /// UID of the Lease.
     uid: String,
     seen: Timestamp,
@@ -61,17 +63,20 @@ struct Metadata {
 
 #[derive(Deserialize)]
 struct Owner {
+    #[serde(default)]
+    kind: String,
     uid: String,
 }
 
 impl Lease {
     fn held(self, now: Timestamp) -> (String, Held) {
-        let owner = match <[Owner; 1]>::try_from(self.metadata.owner_references) {
-            Ok([owner]) => owner.uid,
-            Err(_) => String::new(),
+        let (owner, is_reboot) = match <[Owner; 1]>::try_from(self.metadata.owner_references) {
+            Ok([owner]) => (owner.uid, owner.kind == KIND),
+            Err(_) => (String::new(), false),
         };
         let held = Held {
             owner,
+            is_reboot,
             uid: self.metadata.uid,
             seen: now,
         };
@@ -116,6 +121,15 @@ impl Locks {
         self.held().values().any(|held| held.owner == uid)
     }
 
+    /// The UID of the object that holds the node's lock and is none of these: it is gone. The API
+    /// server's garbage collector takes its lock after it, in its own time.
+    pub(super) fn left_by(&self, node: &str, is_there: impl Fn(&str) -> bool) -> Option<String> {
+        let held = self.held();
+        let held = held.get(node).filter(|held| held.is_reboot);
+        let owner = held.map(|held| held.owner.clone());
+        owner.filter(|owner| !is_there(owner))
+    }
+
     /// When another's lock on the node is looked at again.
     pub(super) fn look_at(&self, node: &str) -> Option<Timestamp> {
         self.held().get(node).map(look_again)
@@ -154,56 +168,51 @@ impl Locks {
             write: Some((Write::NodeLock, &body)),
             accept: "application/json",
         };
-        let answer = match kube.call(&call, deadline).await {
-            // It is there: another's, or ours by a call whose answer was lost.
-            Err(CallError::Changed { .. }) => {
+        let body = match kube.call(&call, deadline).await {
+            Ok(body) => body,
+            // It is there: another's, or ours by a call whose answer was lost. Where it is not, the
+            // server refuses it for another reason.
+            Err(error @ CallError::Changed { .. }) => {
                 let path = format!("{}/{node}", self.path);
-                self.read(kube, act.clone(), &path).await
+                match self.read(kube, act.clone(), &path).await {
+                    Err(CallError::NotFound { .. }) => return Err(error),
+                    answer => answer?,
+                }
             }
-            answer => answer,
+            Err(error) => return Err(error),
         };
-        match answer {
-            Ok(body) => {
-                let (name, held) = decoded::<Lease>(act, &body)?.held(Timestamp::now());
-                self.held().insert(name, held);
-                Ok(())
-            }
-            // Given back in between: the next look finds it free.
-            Err(CallError::NotFound { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+        let (name, held) = decoded::<Lease>(act, &body)?.held(Timestamp::now());
+        self.held().insert(name, held);
+        Ok(())
     }
 
-    /// Gives the object's lock back: that Lease and no other of the name.
+    /// Gives the lock back that the object of this UID holds: that Lease and no other of the name.
     pub(super) async fn give_back(
         &self,
         kube: &Kube,
-        object: &RebootNode,
+        node: &str,
+        uid: &str,
         deadline: Instant,
     ) -> Result<(), CallError> {
-        let node = &object.spec.node_name;
         let held = self.held().get(node).cloned();
-        let Some(held) = held.filter(|held| held.owner == object.metadata.uid) else {
+        let Some(held) = held.filter(|held| held.owner == uid) else {
             return Ok(());
         };
         let body = json!({ "preconditions": { "uid": held.uid } });
         let call = Call {
-            act: format!(
-                "unlock of node {node} by RebootNode {}",
-                object.metadata.name
-            ),
+            act: format!("unlock of node {node}"),
             path: format!("{}/{node}", self.path),
             write: Some((Write::NodeUnlock, &body)),
             accept: "application/json",
         };
         match kube.call(&call, deadline).await {
-            // Gone, or another's by now.
-            Ok(_) | Err(CallError::NotFound { .. } | CallError::Changed { .. }) => {
-                self.held().remove(node);
-                Ok(())
-            }
-            Err(error) => Err(error),
+            Ok(_) | Err(CallError::NotFound { .. }) => {}
+            // Another's by now, unless the server refuses for another reason.
+            Err(CallError::Changed { message, .. }) if message.starts_with("409") => {}
+            Err(error) => return Err(error),
         }
+        self.held().remove(node);
+        Ok(())
     }
 
     async fn read(&self, kube: &Kube, act: String, path: &str) -> Result<Vec<u8>, CallError> {

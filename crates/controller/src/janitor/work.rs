@@ -312,7 +312,10 @@ impl Module {
             None => self.missing(key, now).await?,
         };
         let mut known = self.known().get(uid).cloned().unwrap_or_default();
-        let intent = self.intent(uid).map(|stored| Intent {
+        let stored = self.intent(uid);
+        // Its node was changed after its signal: the intent is the other node's, where it is followed.
+        let is_moved = stored.as_ref().is_some_and(|stored| stored.node != name);
+        let intent = stored.filter(|_| !is_moved).map(|stored| Intent {
             boot_before: stored.boot(),
             at: stored.at,
             fresh: known.unsent.is_some(),
@@ -334,7 +337,11 @@ impl Module {
         let paused = facts
             .as_ref()
             .is_some_and(|facts| facts.annotation(names::PAUSE.text).is_some());
-        let place = self.place(object, paused);
+        let place = if is_moved {
+            Place::Full
+        } else {
+            self.place(object, paused)
+        };
         if place == Place::OwnNodeLast {
             // What it waits for ends on other nodes, whose changes don't wake it.
             self.workers.wake_at(key, later(now, OWN_NODE_LOOK));
@@ -397,10 +404,7 @@ impl Module {
             let of_node = intents.values().filter(|i| i.node == node.as_str());
             of_node.filter(|i| !is_there(&i.uid)).cloned().collect()
         };
-        if orphans.is_empty() {
-            return Ok(false);
-        }
-        let shown = match self.context.nodes.get(node) {
+        let shown = match self.context.nodes.get(node).filter(|_| !orphans.is_empty()) {
             Some(facts) => facts::boot(&facts, &self.context.store, &self.context.reports)?.into(),
             None => None,
         };
@@ -423,6 +427,14 @@ impl Module {
                 self.workers
                     .wake_at(node, decided::deadline_of(orphan.at, &self.policy));
             }
+        }
+        let left_by = self.locks.left_by(node.as_str(), is_there);
+        if let (false, Some(uid)) = (may_come, left_by) {
+            let kube = &self.context.kube;
+            let deadline = self.deadline()?;
+            self.locks
+                .give_back(kube, node.as_str(), &uid, deadline)
+                .await?;
         }
         Ok(may_come)
     }

@@ -1,0 +1,125 @@
+//! What keeps a signal from being sent.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::json;
+use testbed::Outcome;
+
+use super::{Rig, condition, end, failed, objects, order, order_with, status, succeeded};
+use crate::harness::{Cluster, fatal};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_closed_incident_ordered_is_recalled() {
+    let cluster = Cluster::with_nodes(&["j-recall"]).await;
+    let rig = Rig::start(&cluster, "").await;
+    let store = &rig.controller.context.store;
+    rig.controller.append(fatal("j-recall", "Test", "0")).await;
+    rig.controller.until_state("j-recall", "Quarantined").await;
+    let node = health_event::NodeName::new("j-recall").unwrap();
+    let id = store.open_incidents_of(&node).unwrap()[0]
+        .id
+        .as_str()
+        .to_owned();
+    let annotations = json!({ "warden.dev/incident": id });
+    let spec = json!({ "nodeName": "j-recall" });
+    // An incident that is open, and knows of no attempt: the store may have been lost.
+    order_with(&cluster, "open", spec.clone(), annotations.clone()).await;
+    assert_eq!(end(&cluster, "open").await, succeeded());
+    cluster
+        .merge("j-recall", json!({ "spec": { "unschedulable": null } }))
+        .await;
+    rig.controller.until_closed("j-recall").await;
+    order_with(&cluster, "closed", spec, annotations).await;
+    assert_eq!(end(&cluster, "closed").await, failed("Recalled"));
+    assert_eq!(rig.provider.signals("j-recall"), 1);
+    rig.until_free("j-recall").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_references_janitor_runs_nothing_is_done() {
+    let cluster = Cluster::with_nodes(&["j-other"]).await;
+    let api: Api<Deployment> = Api::namespaced(cluster.testbed.admin(), "default");
+    let labels = json!({ "app.kubernetes.io/name": "janitor" });
+    let deployment = json!({
+        "metadata": { "name": "janitor", "labels": labels },
+        "spec": {
+            "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": { "containers": [{ "name": "c", "image": "i" }] },
+            },
+        },
+    });
+    let deployment = serde_json::from_value(deployment).unwrap();
+    api.create(&PostParams::default(), &deployment)
+        .await
+        .unwrap();
+    let rig = Rig::start(&cluster, "").await;
+    rig.controller.until_metric("warden_other_janitor 1").await;
+    order(&cluster, "o", "j-other").await;
+    // Its node has its turn at the change, and another at this one.
+    cluster
+        .merge("j-other", json!({ "metadata": { "labels": { "a": "b" } } }))
+        .await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert!(status(&cluster, "o").await.is_null());
+    assert!(rig.provider.calls().is_empty() && rig.intents().is_empty());
+}
+
+/// What the reference's janitor had begun, or ours before its store was lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_process_began_is_never_sent_again() {
+    let cluster = Cluster::with_nodes(&["j-adopt"]).await;
+    super::install(&cluster).await;
+    order(&cluster, "begun", "j-adopt").await;
+    let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap();
+    super::say(&cluster, "begun", json!({ "startTime": now })).await;
+    let provider =
+        testbed::SimProvider::start(testbed::ProviderOptions::new(cluster.testbed.admin()));
+    let provider = provider.await.unwrap();
+    let config = super::config(&provider.address().to_string(), "timeout = \"3s\"");
+    let rig = Rig::start_on(&cluster, provider, config, tempfile::tempdir().unwrap()).await;
+    assert_eq!(end(&cluster, "begun").await, failed("Timeout"));
+    assert_eq!(rig.provider.signals("j-adopt"), 0);
+    let start = status(&cluster, "begun").await["startTime"].clone();
+    assert_eq!(start, json!(now), "a start that stands stays");
+    rig.until_free("j-adopt").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conditions_of_others_stay() {
+    let cluster = Cluster::with_nodes(&["j-theirs"]).await;
+    super::install(&cluster).await;
+    order(&cluster, "t", "j-theirs").await;
+    let theirs = json!({
+        "type": "Theirs", "status": "True", "reason": "Because", "message": "m",
+        "lastTransitionTime": "2026-01-02T03:04:05Z",
+    });
+    super::say(&cluster, "t", json!({ "conditions": [theirs] })).await;
+    let provider =
+        testbed::SimProvider::start(testbed::ProviderOptions::new(cluster.testbed.admin()));
+    let provider = provider.await.unwrap();
+    let config = super::config(&provider.address().to_string(), "");
+    let rig = Rig::start_on(&cluster, provider, config, tempfile::tempdir().unwrap()).await;
+    assert_eq!(end(&cluster, "t").await, succeeded());
+    let now = status(&cluster, "t").await;
+    assert_eq!(now["conditions"][0], theirs);
+    assert!(condition(&now, "SignalSent").is_some());
+    drop(rig);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_in_the_midst_asks_on_and_sends_nothing() {
+    let cluster = Cluster::with_nodes(&["j-again"]).await;
+    let rig = Rig::start(&cluster, "").await;
+    rig.behave(Outcome::Fails);
+    order(&cluster, "a", "j-again").await;
+    rig.until_signals("j-again", 1).await;
+    let rig = rig.restart().await;
+    cluster.testbed.reboot("j-again", "at-last").await.unwrap();
+    assert_eq!(end(&cluster, "a").await, succeeded());
+    assert_eq!(rig.provider.signals("j-again"), 1);
+    rig.until_free("j-again").await;
+    assert!(objects(&cluster).get_opt("a").await.unwrap().is_some());
+}

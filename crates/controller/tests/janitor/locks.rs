@@ -1,0 +1,239 @@
+//! The node lock: a Lease named as the node, owned by one object.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::PostParams;
+use serde_json::json;
+use testbed::{Behaviour, Outcome, wait_for};
+
+use super::{Rig, end, failed, install, leases, order, say, status, succeeded};
+use crate::harness::{Cluster, SOON};
+
+/// A Lease of this name that another object owns.
+async fn others_lease(cluster: &Cluster, node: &str) {
+    let owner = cluster.get(node).await.metadata;
+    let lease: Lease = serde_json::from_value(json!({
+        "metadata": {
+            "name": node,
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Node", "name": node, "uid": owner.uid,
+            }],
+        },
+        "spec": {},
+    }))
+    .unwrap();
+    leases(cluster)
+        .create(&PostParams::default(), &lease)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l01_l05_l08_l23_the_lock_is_made_held_and_given_back() {
+    let cluster = Cluster::with_nodes(&["j-lock"]).await;
+    let rig = Rig::start(&cluster, "").await;
+    rig.provider.behave(Behaviour {
+        delay: std::time::Duration::from_secs(1),
+        ..Behaviour::default()
+    });
+    let object = order(&cluster, "l", "j-lock").await;
+    let lease = wait_for("the lock", SOON, || async {
+        Ok(leases(&cluster).get_opt("j-lock").await?)
+    })
+    .await
+    .unwrap();
+    let owners = lease.metadata.owner_references.unwrap();
+    assert_eq!(owners.len(), 1);
+    let owner = &owners[0];
+    assert_eq!(
+        (&*owner.api_version, &*owner.kind, &*owner.name),
+        ("janitor.dgxc.nvidia.com/v1alpha1", "RebootNode", "l")
+    );
+    assert_eq!(Some(&owner.uid), object.metadata.uid.as_ref());
+    assert_eq!(owner.block_owner_deletion, Some(true));
+    assert_eq!(
+        lease.spec.unwrap(),
+        k8s_openapi::api::coordination::v1::LeaseSpec::default()
+    );
+    // L1: another process finds the lock to be its object's.
+    let rig = rig.restart().await;
+    end(&cluster, "l").await;
+    rig.until_free("j-lock").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l02_l07_l13_l19_anothers_lock_is_waited_for_and_left_alone() {
+    let cluster = Cluster::with_nodes(&["j-held"]).await;
+    others_lease(&cluster, "j-held").await;
+    let rig = Rig::start(&cluster, "queue_timeout = \"2s\"").await;
+    order(&cluster, "h", "j-held").await;
+    assert_eq!(end(&cluster, "h").await, failed("Timeout"));
+    assert!(leases(&cluster).get_opt("j-held").await.unwrap().is_some());
+    assert!(rig.provider.calls().is_empty() && rig.intents().is_empty());
+    let page = rig.controller.metrics();
+    assert!(
+        !page.contains("action_type=\"lock\""),
+        "waiting is no failure: {page}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l02_a_lock_that_another_gives_back_is_taken() {
+    let cluster = Cluster::with_nodes(&["j-freed"]).await;
+    others_lease(&cluster, "j-freed").await;
+    let rig = Rig::start(&cluster, "queue_timeout = \"1m\"").await;
+    order(&cluster, "f", "j-freed").await;
+    leases(&cluster)
+        .delete("j-freed", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+    assert_eq!(end(&cluster, "f").await, succeeded());
+    rig.until_free("j-freed").await;
+}
+
+/// A crash between the last status and the unlock; and what is over and holds nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l11_l15_l22_l23_what_is_over_and_holds_a_lock_gives_it_back() {
+    let cluster = Cluster::with_nodes(&["j-over", "j-free"]).await;
+    install(&cluster).await;
+    let over =
+        json!({ "startTime": "2026-01-02T03:04:05Z", "completionTime": "2026-01-02T03:04:05Z" });
+    for (name, node) in [("over", "j-over"), ("free", "j-free")] {
+        let object = order(&cluster, name, node).await;
+        say(&cluster, name, over.clone()).await;
+        if name == "over" {
+            let lease: Lease = serde_json::from_value(json!({
+                "metadata": {
+                    "name": node,
+                    "ownerReferences": [{
+                        "apiVersion": "janitor.dgxc.nvidia.com/v1alpha1", "kind": "RebootNode",
+                        "name": name, "uid": object.metadata.uid, "blockOwnerDeletion": true,
+                    }],
+                },
+                "spec": {},
+            }))
+            .unwrap();
+            leases(&cluster)
+                .create(&PostParams::default(), &lease)
+                .await
+                .unwrap();
+        }
+    }
+    others_lease(&cluster, "j-free").await;
+    let provider =
+        testbed::SimProvider::start(testbed::ProviderOptions::new(cluster.testbed.admin()));
+    let provider = provider.await.unwrap();
+    let config = super::config(&provider.address().to_string(), "");
+    let rig = Rig::start_on(&cluster, provider, config, tempfile::tempdir().unwrap()).await;
+    rig.until_free("j-over").await;
+    assert!(
+        leases(&cluster).get_opt("j-free").await.unwrap().is_some(),
+        "another's stays"
+    );
+    let mut want = over;
+    want["conditions"] = status(&cluster, "over").await["conditions"].clone();
+    assert_eq!(
+        status(&cluster, "over").await["completionTime"],
+        want["completionTime"]
+    );
+    assert!(rig.provider.calls().is_empty());
+    rig.behave(Outcome::Obeys);
+}
+
+/// Has the API server refuse what is done to the Lease of this name.
+async fn refuse(cluster: &Cluster, node: &str, operation: &str) {
+    let name = format!("refuse-{node}");
+    let client = cluster.testbed.admin();
+    let post = |kind: &str, spec: serde_json::Value| {
+        let path = format!(
+            "/apis/admissionregistration.k8s.io/v1/{}",
+            kind.to_ascii_lowercase()
+        );
+        let body = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": kind.strip_suffix("ies").map_or_else(
+                || kind.trim_end_matches('s').to_owned(),
+                |kind| format!("{kind}y"),
+            ),
+            "metadata": { "name": name },
+            "spec": spec,
+        });
+        let request = http::Request::post(path).body(serde_json::to_vec(&body).unwrap());
+        client.request::<serde_json::Value>(request.unwrap())
+    };
+    let rules = json!([{
+        "apiGroups": ["coordination.k8s.io"], "apiVersions": ["v1"],
+        "operations": [operation], "resources": ["leases"],
+    }]);
+    let policy = json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": { "resourceRules": rules },
+        "validations": [{
+            "expression": format!("request.name != '{node}'"), "reason": "Forbidden",
+        }],
+    });
+    post("ValidatingAdmissionPolicies", policy).await.unwrap();
+    let binding = json!({ "policyName": name, "validationActions": ["Deny"] });
+    post("ValidatingAdmissionPolicyBindings", binding)
+        .await
+        .unwrap();
+}
+
+/// Takes that back.
+async fn allow(cluster: &Cluster, node: &str) {
+    for kind in [
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+    ] {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{kind}/refuse-{node}");
+        let request = http::Request::delete(path).body(Vec::new()).unwrap();
+        let client = cluster.testbed.admin();
+        client.request::<serde_json::Value>(request).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l03_l06_a_lock_that_the_api_server_refuses_is_counted_and_tried_again() {
+    let cluster = Cluster::with_nodes(&["j-nolock"]).await;
+    refuse(&cluster, "j-nolock", "CREATE").await;
+    wait_for("the policy to hold", SOON, || async {
+        let lease = serde_json::from_value(json!({ "metadata": { "name": "j-nolock" } }))?;
+        let made = leases(&cluster)
+            .create(&PostParams::default(), &lease)
+            .await;
+        if made.is_ok() {
+            leases(&cluster)
+                .delete("j-nolock", &kube::api::DeleteParams::default())
+                .await?;
+        }
+        Ok(made.is_err().then_some(()))
+    })
+    .await
+    .unwrap();
+    let rig = Rig::start(&cluster, "queue_timeout = \"1m\"").await;
+    order(&cluster, "n", "j-nolock").await;
+    let failed =
+        r#"warden_janitor_actions_total{action_type="lock",status="failed",node="j-nolock"} 2"#;
+    rig.controller.until_metric(failed).await;
+    assert!(rig.provider.calls().is_empty());
+    allow(&cluster, "j-nolock").await;
+    assert_eq!(end(&cluster, "n").await, succeeded());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l14_an_unlock_that_the_api_server_refuses_is_counted_and_tried_again() {
+    let cluster = Cluster::with_nodes(&["j-nounlock"]).await;
+    let rig = Rig::start(&cluster, "").await;
+    refuse(&cluster, "j-nounlock", "DELETE").await;
+    rig.provider.behave(Behaviour {
+        // The policy holds by then.
+        down_for: std::time::Duration::from_secs(2),
+        ..Behaviour::default()
+    });
+    order(&cluster, "n", "j-nounlock").await;
+    let failed =
+        r#"warden_janitor_actions_total{action_type="unlock",status="failed",node="j-nounlock"} 2"#;
+    rig.controller.until_metric(failed).await;
+    allow(&cluster, "j-nounlock").await;
+    rig.until_free("j-nounlock").await;
+    assert_eq!(end(&cluster, "n").await, succeeded());
+}

@@ -14,10 +14,10 @@ use health_event::incident::{OperatorReason, Rung};
 use testbed::NodeSpec;
 
 use crate::harness::{Cluster, SOON, healthy, is_cordoned};
-use kit::{Case, fault, operator};
+use kit::{Case, fault, operator, until_event};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn repair_row_160_161_172_a_fault_orders_one_reboot_and_its_repeats_none() {
+async fn repair_row_146_160_161_169_172_a_fault_orders_one_reboot_and_its_repeats_none() {
     let cluster = Cluster::with_nodes(&["f-one"]).await;
     let case = Case::start(&cluster, "f-one", "").await;
     let first = fault("f-one", "0", RecommendedAction::RestartBm);
@@ -69,6 +69,12 @@ async fn repair_row_160_161_172_a_fault_orders_one_reboot_and_its_repeats_none()
         case.steps(),
         ["Planned", "Requested", "Running", "Succeeded"]
     );
+    for (kind, reason, says) in [
+        ("Normal", "RepairOrdered", name.as_str()),
+        ("Normal", "RepairSucceeded", "Ready in another boot"),
+    ] {
+        until_event(&cluster, "f-one", kind, reason, says).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,6 +103,12 @@ async fn an_object_that_is_done_in_the_same_boot_is_followed_by_one_with_force_a
         "{failed:?}"
     );
     assert!(is_cordoned(&cluster.get("f-same").await));
+    for (reason, says) in [
+        ("RepairFailed", "in the boot that it had before"),
+        ("RepairNeedsOperator", "a person is needed"),
+    ] {
+        until_event(&cluster, "f-same", "Warning", reason, says).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,7 +211,7 @@ async fn repair_row_137_140_141_189_what_has_no_repair_calls_a_person() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn repair_row_185_a_custom_action_is_ordered_by_its_own_name() {
+async fn repair_row_138_185_a_custom_action_is_ordered_by_its_own_name() {
     let cluster = Cluster::with_nodes(&["f-custom"]).await;
     let action = "[remediation.remediationActions.POWER_CYCLE]\nequivalenceGroup = 'power'";
     let case = Case::start(&cluster, "f-custom", action).await;

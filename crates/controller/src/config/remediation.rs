@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn repair_row_110_118_the_references_reboot_actions_are_read_as_they_are() {
+    fn repair_row_110_118_120_the_references_reboot_actions_are_read_as_they_are() {
         let text = r#"
             [remediation.remediationActions.RESTART_BM]
             apiGroup = "janitor.dgxc.nvidia.com"

@@ -4,6 +4,7 @@ use event_store::TransitionsOf;
 use health_event::incident::{Incident, OperatorReason, Repair, RepairStatus};
 use health_event::{HealthEvent, NodeName, RecommendedAction};
 use http::Request;
+use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -99,6 +100,29 @@ pub(crate) async fn uninstall(cluster: &Cluster) {
 
 pub(crate) fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
+}
+
+/// Waits for an Event on the node whose message has this.
+pub(crate) async fn until_event(
+    cluster: &Cluster,
+    node: &str,
+    kind: &str,
+    reason: &str,
+    has: &str,
+) {
+    let api: Api<Event> = Api::namespaced(cluster.testbed.admin(), "default");
+    let params = ListParams::default().fields(&format!("involvedObject.name={node}"));
+    wait_for(format!("an Event {reason} with {has}"), SOON, || async {
+        let events = api.list(&params).await?.items;
+        let is = |event: &Event| {
+            let says = event.message.as_ref().is_some_and(|m| m.contains(has));
+            says && event.reason.as_deref() == Some(reason) && event.type_.as_deref() == Some(kind)
+        };
+        anyhow::ensure!(events.iter().any(is), "{events:?}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
 }
 
 /// A controller in this process, and a node.

@@ -1,8 +1,10 @@
 //! Controllers that are killed around an order, and a store that is lost.
 
 use health_event::RecommendedAction;
-use kube::api::ListParams;
-use serde_json::Value;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
 use testbed::wait_for;
 
 use super::kit::{Case, config, fault, install, name_of, objects};
@@ -93,4 +95,89 @@ async fn after_a_lost_store_the_object_tells_of_the_repair_and_is_not_made_again
     case.failed(name_of(&second)).await;
     case.until("NeedsOperator").await;
     assert_eq!(case.objects().await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_that_may_not_be_made_is_tried_again_and_uses_no_attempt_up() {
+    let cluster = Cluster::with_nodes(&["f-denied"]).await;
+    install(&cluster).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let binding = allow_all_but_orders(&cluster).await;
+    let kubeconfig = cluster
+        .testbed
+        .kubeconfig_for_user("f-warden", &["f-wardens"])
+        .unwrap();
+    let text = config("").replace("profile = \"remediate\"", "");
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--insecure-local"];
+    let program = Program::start_as("remediate", folder, &kubeconfig, &text, &flags);
+    program.up().await;
+    let sender = Sender::new(program.plain().await, None);
+    let event = fault("f-denied", "0", RecommendedAction::RestartBm);
+    sender.send(vec![event.into()]).await.unwrap();
+    let said = program.said_code("cr_creation_failed").await;
+    let why = said["why"].as_str().unwrap();
+    assert!(
+        why.contains("order of RebootNode maintenance-f-denied-"),
+        "{why}"
+    );
+    assert!(why.contains("forbidden"), "{why}");
+    allow_orders(&cluster, &binding).await;
+    wait_for("the repair to be followed", SOON, || async {
+        let running = program.log().contains("attempt 1 is under way");
+        anyhow::ensure!(running, "{}", program.log());
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    let all = objects(&cluster)
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    assert_eq!(all.items.len(), 1);
+}
+
+/// A user that may do everything but make repair objects.
+async fn allow_all_but_orders(cluster: &Cluster) -> String {
+    let name = "f-warden".to_owned();
+    let rules = json!([
+        { "apiGroups": ["", "apps", "coordination.k8s.io", "events.k8s.io", "authentication.k8s.io",
+                        "authorization.k8s.io", "policy"],
+          "resources": ["*"], "verbs": ["*"] },
+        { "apiGroups": ["janitor.dgxc.nvidia.com"], "resources": ["*"],
+          "verbs": ["get", "list", "watch"] },
+        { "nonResourceURLs": ["*"], "verbs": ["*"] },
+    ]);
+    role(cluster, &name, rules).await;
+    name
+}
+
+async fn allow_orders(cluster: &Cluster, name: &str) {
+    let rules = json!([
+        { "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] },
+        { "nonResourceURLs": ["*"], "verbs": ["*"] },
+    ]);
+    role(cluster, name, rules).await;
+}
+
+async fn role(cluster: &Cluster, name: &str, rules: Value) {
+    let params = PatchParams::apply("test").force();
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": { "name": name }, "rules": rules,
+    });
+    Api::<ClusterRole>::all(cluster.testbed.admin())
+        .patch(name, &params, &Patch::Apply(role))
+        .await
+        .unwrap();
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "f-wardens" }],
+    });
+    Api::<ClusterRoleBinding>::all(cluster.testbed.admin())
+        .patch(name, &params, &Patch::Apply(binding))
+        .await
+        .unwrap();
 }

@@ -1,3 +1,5 @@
+use health_event::BootId;
+use jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::*;

@@ -172,7 +172,7 @@ fn failed(repair: &Repair, since: &str) -> Vec<Line> {
 fn needs_operator(repair: &Repair, since: &str) -> Line {
     let why = match repair.detail.as_str() {
         "unsupported" => format!(
-            "no repair is configured for action {} (remediation.actions)",
+            "no repair is configured for action {} (remediation.remediationActions)",
             repair.words
         ),
         "exhausted" => format!(

@@ -15,6 +15,7 @@ use crate::output::{self, BOLD, Exit, Format, GREEN, Options, RED, YELLOW};
 use crate::output::{counted, harmless, json_line, unless_gone};
 
 mod node_cache;
+mod reference;
 mod syntax;
 
 /// Bytes of a configuration at most.
@@ -63,7 +64,8 @@ pub struct Args {
 /// See [`Args`].
 #[derive(Debug, clap::Subcommand)]
 enum Act {
-    /// Report everything that is wrong with a file, each with key, value and allowed form.
+    /// Report everything that is wrong with a file, each with key, value and allowed form; of a file
+    /// of NVSentinel what becomes of each key, and the same for warden-controller.
     Check(Check),
 }
 
@@ -71,7 +73,7 @@ enum Act {
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 struct Check {
-    /// The configuration (TOML).
+    /// The configuration (TOML; NVSentinel's janitor and platform-connectors as JSON).
     file: PathBuf,
     /// Whose it is, controller or agent; default: told by its keys, and both where they don't tell.
     #[arg(long, value_enum, hide_possible_values = true)]
@@ -117,6 +119,8 @@ struct Printed {
     warning: Vec<Fault>,
     /// The controller's, where nothing is wrong.
     node_cache: Option<node_cache::NodeCache>,
+    /// The controller's, where the file is one of the reference.
+    reference: Option<reference::Reference>,
 }
 
 impl Fault {
@@ -217,6 +221,12 @@ pub fn run(args: &Args, options: &Options) -> Result<Exit, ConfigError> {
         Ok(table) => (table, None),
         Err(error) => (syntax::keys(&text), Some(error)),
     };
+    if program.is_none() && reference::may_be(&text, &table) {
+        let told = asked(Program::Controller, file)?;
+        if let Some(theirs) = &told.reference {
+            return of_the_reference(&mut out, file, theirs, &told.fault, options.format);
+        }
+    }
     let faults = unreadable
         .as_ref()
         .map_or_else(Vec::new, |_| syntax::faults(&text));
@@ -259,6 +269,36 @@ pub fn run(args: &Args, options: &Options) -> Result<Exit, ConfigError> {
         }
     }
     Ok(exit)
+}
+
+/// A file of the reference, told in Warden's keys.
+fn of_the_reference(
+    out: &mut impl io::Write,
+    file: &Path,
+    theirs: &reference::Reference,
+    faults: &[Fault],
+    format: Format,
+) -> Result<Exit, ConfigError> {
+    let printed = match format {
+        Format::Json => {
+            let result = serde_json::json!({
+                "file": file.to_string_lossy(),
+                "reference": theirs,
+                "faults": faults.iter().map(Fault::json).collect::<Vec<_>>(),
+            });
+            json_line(out, &result.to_string())
+        }
+        Format::Text => theirs.print(out, file, faults.len()).and_then(|()| {
+            let mut faults = faults.iter();
+            faults.try_for_each(|fault| print_one(out, fault, "allowed"))
+        }),
+    };
+    unless_gone(printed.and_then(|()| out.flush()))?;
+    Ok(if faults.is_empty() {
+        Exit::Clean
+    } else {
+        Exit::Unhealthy
+    })
 }
 
 /// What each program says whose file it may be. Keys that both have, or none, do not tell: then

@@ -63,6 +63,57 @@ fn every_fault_is_printed_with_what_would_be_right() {
     assert_eq!((json.code, json.out.trim_end()), (Some(1), want));
 }
 
+/// As the controller tells a file of node-drainer.
+const THEIRS: &str = r#"
+[reference]
+file = "NVSentinel's node-drainer's config.toml"
+taken = ["drainGPUPods", "evictionTimeoutInSeconds"]
+toml = '''
+profile = "drain"
+
+[drain]
+drainGPUPods = false
+'''
+[[reference.changed]]
+key = "userNamespaces"
+value = ""
+why = "absent, nothing is drained there"
+[[reference.left]]
+key = "partialDrainEnabled"
+value = "true"
+why = "partial drains are not part of this version"
+"#;
+
+#[test]
+fn a_file_of_the_reference_is_told_key_by_key_with_the_same_for_warden() {
+    let folder = folder();
+    answering(folder.path(), "warden-controller", THEIRS, 0);
+    let text = "evictionTimeoutInSeconds = '60'\npartialDrainEnabled = true";
+    let ran = check(folder.path(), text, Path::new("/"), &[]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{}", ran.out);
+    insta::assert_snapshot!(ran.out);
+    let json = check(folder.path(), text, Path::new("/"), &["--format", "json"]);
+    let told: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(told["reference"]["left"][0]["key"], "partialDrainEnabled");
+    assert_eq!(
+        (json.code, &told["faults"]),
+        (Some(0), &serde_json::json!([]))
+    );
+    // YAML is no TOML, and its faults as TOML would help nobody.
+    let yaml = "[reference]\nfile = \"NVSentinel's janitor's configuration\"\ntaken = []\nchanged = []\n\
+                left = []\ntoml = ''\n[[fault]]\nkey = ''\nvalue = 'YAML'\nallowed = 'JSON'\n";
+    std::fs::write(folder.path().join("warden-controller.out"), yaml).unwrap();
+    std::fs::write(folder.path().join("warden-controller.code"), "2").unwrap();
+    let ran = check(
+        folder.path(),
+        "global:\n  timeout: 25m\n",
+        Path::new("/"),
+        &[],
+    );
+    assert_eq!(ran.code, Some(1), "{}", ran.err);
+    assert!(ran.out.contains("allowed: JSON"), "{}", ran.out);
+}
+
 const VALUES: &str = r#"
 [[fault]]
 key = "a"

@@ -38,6 +38,7 @@ pub mod nodes;
 pub mod pods;
 pub mod quarantine;
 pub mod reboots;
+pub mod reference;
 pub mod refusals;
 pub mod remediation;
 pub mod reports;

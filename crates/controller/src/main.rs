@@ -49,12 +49,20 @@ fn main() -> ExitCode {
 }
 
 /// `--check-config FILE`: everything that is wrong (`[[fault]]`) and odd (`[[warning]]`), and if
-/// nothing is wrong what a node costs (`[node_cache]`), as TOML.
+/// nothing is wrong what a node costs (`[node_cache]`), as TOML. A file of the reference is told in
+/// Warden's keys (`[reference]`).
 fn check(file: &Path) -> anyhow::Result<ExitCode> {
     let reading = || format!("reading the configuration {}", file.display());
     let text = controller::config::read(file).with_context(reading)?;
-    let (problems, warnings) = run::check(&text);
     let mut out = std::io::stdout().lock();
+    let theirs = controller::reference::translate(&text);
+    if let Some(theirs) = &theirs {
+        writeln!(out, "{}", theirs.table())?;
+    }
+    let (problems, warnings) = match &theirs {
+        Some(theirs) => (theirs.problems.clone(), Vec::new()),
+        None => run::check(&text),
+    };
     for (name, list) in [("fault", &problems), ("warning", &warnings)] {
         for Problem {
             key,
@@ -71,7 +79,8 @@ fn check(file: &Path) -> anyhow::Result<ExitCode> {
         }
     }
     let wrong = !problems.is_empty();
-    if let Some(cost) = run::node_cost(&text).filter(|_| !wrong) {
+    let cost = run::node_cost(&text).filter(|_| !wrong && theirs.is_none());
+    if let Some(cost) = cost {
         writeln!(out, "[node_cache]\n{}", cost.table())?;
     }
     Ok(if wrong {

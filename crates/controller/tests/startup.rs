@@ -73,6 +73,29 @@ fn ran(arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String, 
 }
 
 #[test]
+fn a_file_of_the_reference_is_told_in_wardens_keys_which_the_program_then_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.toml");
+    let file = path.to_str().unwrap();
+    let theirs = "evictionTimeoutInSeconds = '60'\npartialDrainEnabled = true\n\
+                  [[userNamespaces]]\nname = 'train-*'\nmode = 'Immediate'";
+    std::fs::write(&path, theirs).unwrap();
+    let (code, out, err) = ran(&["--check-config", file], &[]);
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    let told: toml::Table = out.parse().unwrap();
+    let left = &told["reference"]["left"][0];
+    assert_eq!(left["key"].as_str(), Some("partialDrainEnabled"));
+    std::fs::write(&path, told["reference"]["toml"].as_str().unwrap()).unwrap();
+    let (code, out, _) = ran(&["--check-config", file], &[]);
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.starts_with("[node_cache]"), "it is one of ours: {out}");
+    std::fs::write(&path, "evictionTimeoutInSeconds = 60").unwrap();
+    let (code, out, _) = ran(&["--check-config", file], &[]);
+    assert_eq!(code, Some(2), "{out}");
+    assert!(out.contains("drain.evictionTimeoutInSeconds"), "{out}");
+}
+
+#[test]
 fn a_rule_that_can_never_match_is_a_fault_and_a_part_that_never_does_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("c.toml");

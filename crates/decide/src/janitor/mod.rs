@@ -90,6 +90,10 @@ impl Look<'_> {
             (Signal::Unknown, Some(_)) if view.policy.manual => self.wait_for_person(deadline),
             // The call may have been made: only the node can tell.
             (Signal::Unknown, Some(intent)) if !intent.fresh => Step::Wait(Some(deadline)),
+            // The machine has booted since: in the stored boot nothing would prove this signal.
+            (Signal::Unknown, Some(intent)) if self.runs_in_another_boot(intent) => {
+                self.begin(deadline)
+            }
             (Signal::Unknown, Some(_)) => Step::Send {
                 force: view.object.force,
             },
@@ -256,8 +260,16 @@ impl Look<'_> {
 
     /// Whether the node runs in another boot than before, and is Ready.
     fn has_rebooted(&self) -> bool {
-        let (Some(intent), Node::Seen { boot, ready: true }) = (self.view.intent, self.view.node)
-        else {
+        let ready = matches!(self.view.node, Node::Seen { ready: true, .. });
+        ready
+            && self
+                .view
+                .intent
+                .is_some_and(|intent| self.runs_in_another_boot(intent))
+    }
+
+    fn runs_in_another_boot(&self, intent: &Intent) -> bool {
+        let Node::Seen { boot, .. } = self.view.node else {
             return false;
         };
         let known = !boot.is_unknown() && !intent.boot_before.is_unknown();

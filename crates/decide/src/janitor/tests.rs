@@ -256,6 +256,24 @@ fn a_process_killed_around_the_call_does_not_send_again() {
 }
 
 #[test]
+fn an_intent_of_an_earlier_boot_is_stored_anew_before_its_signal() {
+    let mut case = Case::new();
+    case.step(at(1), &sent());
+    case.step(at(1), &sent());
+    case.node = seen("b2", true);
+    assert_eq!(case.decide(at(1)), Step::Intend(BootId::new("b2")));
+    case.run(at(1), &sent());
+    assert!(
+        case.object.completed_at.is_none(),
+        "that boot proves nothing"
+    );
+    assert_eq!(case.sent, 1);
+    case.node = seen("b3", true);
+    case.run(at(2), &Answer::Done);
+    assert_eq!(case.end(), (Some(true), "Succeeded"));
+}
+
+#[test]
 fn done_in_the_same_boot_is_no_reboot() {
     let mut case = Case::new();
     case.run(at(1), &sent());

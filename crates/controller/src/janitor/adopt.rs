@@ -3,6 +3,7 @@
 
 use event_store::WriteError;
 use jiff::Timestamp;
+use k8s_api::names;
 use tracing::warn;
 
 use super::facts;
@@ -26,11 +27,13 @@ pub(super) async fn adopt(module: &Module) -> Result<(), TurnError> {
             continue;
         }
         let at = object.status.start_time.unwrap_or(now);
+        let boot_before = object.metadata.annotations.get(names::BOOT_BEFORE.text);
         let intent = StoredIntent {
             uid: uid.clone(),
             object: object.metadata.name.clone(),
             node: object.spec.node_name.clone(),
-            boot_before: String::new(),
+            // Remediation's objects tell it; for others only their deadline is left.
+            boot_before: boot_before.cloned().unwrap_or_default(),
             at,
             deadline: decide::janitor::deadline_of(at, &module.policy),
         };

@@ -67,22 +67,26 @@ async fn while_the_references_janitor_runs_nothing_is_done() {
     assert!(rig.provider.calls().is_empty() && rig.intents().is_empty());
 }
 
-/// What the reference's janitor had begun, or ours before its store was lost.
+/// What the reference's janitor had begun, or ours before its store was lost: it ends by its deadline,
+/// or by the boot that it says that the node had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_process_began_is_never_sent_again() {
-    let cluster = Cluster::with_nodes(&["j-adopt"]).await;
+    let cluster = Cluster::with_nodes(&["j-adopt", "j-adopt-told"]).await;
     super::install(&cluster).await;
-    order(&cluster, "begun", "j-adopt").await;
+    let boot = |boot: &str| json!({ "warden.dev/boot-before": boot });
     let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap();
-    super::say(&cluster, "begun", json!({ "startTime": now })).await;
-    let provider =
-        testbed::SimProvider::start(testbed::ProviderOptions::new(cluster.testbed.admin()));
+    for (node, annotations) in [("j-adopt", json!({})), ("j-adopt-told", boot("before"))] {
+        order_with(&cluster, node, json!({ "nodeName": node }), annotations).await;
+        super::say(&cluster, node, json!({ "startTime": now })).await;
+    }
+    let provider = super::SimProvider::start(super::ProviderOptions::new(cluster.testbed.admin()));
     let provider = provider.await.unwrap();
     let config = super::config(&provider.address().to_string(), "timeout = \"3s\"");
     let rig = Rig::start_on(&cluster, provider, config, tempfile::tempdir().unwrap()).await;
-    assert_eq!(end(&cluster, "begun").await, failed("Timeout"));
-    assert_eq!(rig.provider.signals("j-adopt"), 0);
-    let start = status(&cluster, "begun").await["startTime"].clone();
+    assert_eq!(end(&cluster, "j-adopt-told").await, succeeded());
+    assert_eq!(end(&cluster, "j-adopt").await, failed("Timeout"));
+    assert!(rig.provider.calls().is_empty());
+    let start = status(&cluster, "j-adopt").await["startTime"].clone();
     assert_eq!(start, json!(now), "a start that stands stays");
     rig.until_free("j-adopt").await;
 }

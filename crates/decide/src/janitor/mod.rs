@@ -28,6 +28,7 @@ pub mod ttl;
 mod tests;
 
 use jiff::Timestamp;
+use k8s_api::reboot_node::NO_REBOOT_OBSERVED;
 
 use crate::later;
 pub use facts::{
@@ -149,7 +150,7 @@ impl Look<'_> {
             let until = later(self.sent_at(), policy.no_reboot_after);
             if until <= self.now && self.stayed_in_its_boot() {
                 return self.ends(
-                    "NoRebootObserved",
+                    NO_REBOOT_OBSERVED,
                     "the provider says that it is done, and the node is Ready in the boot that it \
                      had before",
                 );

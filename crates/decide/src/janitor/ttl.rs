@@ -71,6 +71,13 @@ pub fn decide(object: &Object<'_>, default: SignedDuration, now: Timestamp) -> S
     }
 }
 
+/// When an object made at `at` with this annotation `ttl` goes, in whole seconds as Kubernetes keeps
+/// times; at once where the text is no span.
+pub fn expiry(ttl: &str, at: Timestamp) -> Timestamp {
+    let end = later(at, parse(ttl).unwrap_or_default());
+    Timestamp::from_second(end.as_second()).unwrap_or(end)
+}
+
 /// A span as Go's `time.ParseDuration` reads it: `336h`, `1h30m`, `1.5h`, `-5s`, `0`; none if it is
 /// none, or longer than a century.
 pub fn parse(text: &str) -> Option<SignedDuration> {

@@ -46,7 +46,7 @@ fn text(decision: &Decision, transition: &Transition, other: Option<&str>) -> St
             DrainWait::FirstAction { until } => {
                 format!("drains were just switched on: none begins before {until}")
             }
-            DrainWait::DryRun => format!("dry run: the node would be drained of {pods}"),
+            DrainWait::DryRun => format!("dry run; to go: {pods}"),
             DrainWait::OtherDrainer => {
                 let other = other.unwrap_or("its name is not known");
                 format!("another node-drainer runs in the cluster: {other}")
@@ -56,9 +56,9 @@ fn text(decision: &Decision, transition: &Transition, other: Option<&str>) -> St
             }
         },
         (Reason::Wanted | Reason::KeptWaiting | Reason::OtherDrainer, _) => {
-            format!("{pods} are to go")
+            format!("to go: {pods}")
         }
-        (Reason::CameLate, _) => format!("{pods} came while the node was taken out"),
+        (Reason::CameLate, _) => format!("came while the node was taken out: {pods}"),
         (Reason::NothingToDo, _) => "no pod that counts is on the node".to_owned(),
         (Reason::Empty, _) if !decision.passed_over.is_empty() => {
             let passed = counted(decision.passed_over.len() as u64, "pod");
@@ -66,13 +66,11 @@ fn text(decision: &Decision, transition: &Transition, other: Option<&str>) -> St
         }
         (Reason::Empty, _) => "no pod that counts is left".to_owned(),
         (Reason::Deadline, DrainStatus::Failed(why)) => match why {
-            DrainFailure::Immediate => {
-                format!("at the deadline of evictions there are {pods} left")
-            }
-            DrainFailure::Deleted => format!("{pods} were deleted and are still there"),
-            DrainFailure::Completion => format!("at the deadline there are {pods} that run on"),
+            DrainFailure::Immediate => format!("left at the deadline of evictions: {pods}"),
+            DrainFailure::Deleted => format!("deleted, and still there: {pods}"),
+            DrainFailure::Completion => format!("still running at the deadline: {pods}"),
         },
-        (Reason::Deadline, _) => format!("at the deadline there are {pods} left"),
+        (Reason::Deadline, _) => format!("left at the deadline: {pods}"),
         (Reason::NotWanted, _) => "no open fault wants the node empty".to_owned(),
         (Reason::Off, _) => "drains are switched off".to_owned(),
     }
@@ -279,13 +277,13 @@ mod tests {
         };
         assert_eq!(
             text(&decision, &failed, None),
-            "at the deadline of evictions there are 1 pod (train/a (needs 2)) left"
+            "left at the deadline of evictions: 1 pod (train/a (needs 2))"
         );
         let many = (0..500).map(|n| blocker(&format!("p{n}"), BlockedBy::Completion));
         decision.blockers = many.collect();
         let said = text(&decision, &failed, None);
         assert!(
-            said.contains("500 pods (train/p0, ") && said.ends_with("train/p4, …) left"),
+            said.contains(": 500 pods (train/p0, ") && said.ends_with("train/p4, …)"),
             "{said}"
         );
         let cause = cause(&decision, &failed, None);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use decide::drain::{BlockedBy, Decision, Mode, Policy, View};
 use event_store::{ReadError, Transition, WriteError};
-use health_event::incident::{DrainStatus, Incident};
+use health_event::incident::{DrainStatus, DrainWait, Incident};
 use health_event::{NodeName, Sender};
 use jiff::Timestamp;
 use k8s_api::names;
@@ -190,12 +190,8 @@ impl Module {
             return Ok(Next::Again);
         }
         self.ask(incident, &decision);
-        let begins_by_age = matches!(
-            incident.drain.as_ref().map(|drain| &drain.status),
-            Some(DrainStatus::Waiting(_))
-        ) && policy.first_action_until.is_some_and(|at| now < at);
-        if let Some(at) = decision.wake_at.filter(|_| !begins_by_age) {
-            self.workers.wake_at(name, at);
+        if let Some(at) = decision.wake_at {
+            self.workers.wake_at(name, by_age(incident, policy, at));
         }
         Ok(Next::Done)
     }
@@ -367,6 +363,17 @@ impl Module {
         let at = Timestamp::now().checked_add(pause);
         self.workers.wake_at(node, at.unwrap_or(Timestamp::MAX));
     }
+}
+
+/// When to look again: at the end of the first-action delay the nodes are woken by the age of their
+/// incidents (`run`), and each by itself only where that did not come to pass.
+fn by_age(incident: &Incident, policy: &Policy, at: Timestamp) -> Timestamp {
+    let waits = incident.drain.as_ref().is_some_and(|drain| {
+        let wait = DrainWait::FirstAction { until: at };
+        drain.status == DrainStatus::Waiting(wait) && policy.first_action_until == Some(at)
+    });
+    let pause = if waits { PAUSE } else { Duration::ZERO };
+    at.checked_add(pause).unwrap_or(Timestamp::MAX)
 }
 
 /// The incident of the node object that is there. A module that is off only ends what runs, for which

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use decide::remediation::{FaultFacts, Found, NodeLook, Object};
+use decide::remediation::{FaultFacts, Found, NodeLook, Object, object_name};
 use event_store::StoredFault;
 use health_event::incident::{Incident, IncidentId, Rung};
 use health_event::{BootId, Boots, FaultId, RecommendedAction};
 use k8s_api::names;
-use k8s_api::reboot_node::{self, MANUAL_MODE, NODE_READY, RebootNode, SIGNAL_SENT};
+use k8s_api::reboot_node::{
+    self, MANUAL_MODE, NO_REBOOT_OBSERVED, NODE_READY, RebootNode, SIGNAL_SENT,
+};
 
 use crate::nodes::{ConditionStatus, NodeFacts};
 
@@ -72,6 +74,14 @@ pub(super) fn incident_of(object: &RebootNode) -> Option<IncidentId> {
     IncidentId::new(text)
 }
 
+/// Whether an object is what the incident ordered, and no copy under another name.
+pub(super) fn is_ordered_by(object: &RebootNode, incident: &Incident) -> bool {
+    let name = found(object).map(|found| object_name(incident, found.number));
+    incident_of(object).as_ref() == Some(&incident.id)
+        && object.spec.node_name == incident.node.as_str()
+        && name.as_deref() == Some(&object.metadata.name)
+}
+
 /// What the object of an attempt of the incident tells.
 pub(super) fn object(object: &RebootNode, incident: &IncidentId) -> Object {
     if incident_of(object).as_ref() != Some(incident) {
@@ -88,6 +98,9 @@ pub(super) fn object(object: &RebootNode, incident: &IncidentId) -> Object {
         return Object::Done;
     }
     let why = is(NODE_READY, "False").or_else(|| is(SIGNAL_SENT, "False"));
+    if why.is_some_and(|why| why.reason == NO_REBOOT_OBSERVED) {
+        return Object::NoReboot;
+    }
     Object::Failed(match why {
         Some(why) => words(&format!("{}: {}", why.reason, why.message)),
         None => "it is at its end, and no condition says why".to_owned(),
@@ -177,6 +190,10 @@ mod tests {
             (
                 over(NODE_READY, "False"),
                 Object::Failed("R: m ".to_owned()),
+            ),
+            (
+                over(NODE_READY, "False").replace("\"R\"", "\"NoRebootObserved\""),
+                Object::NoReboot,
             ),
             (
                 over(SIGNAL_SENT, "False"),

@@ -216,7 +216,7 @@ impl Module {
         let objects = self.context.reboots.of_node(incident.node.as_str());
         let of_incident = objects
             .iter()
-            .filter(|object| facts::incident_of(object).as_ref() == Some(&incident.id));
+            .filter(|object| facts::is_ordered_by(object, incident));
         let found: Vec<_> = of_incident
             .filter_map(|object| facts::found(object))
             .collect();

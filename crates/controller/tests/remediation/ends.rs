@@ -34,11 +34,21 @@ async fn repair_row_162_an_uncordon_before_the_signal_takes_the_object_back() {
     case.controller.append(event).await;
     case.until("Running").await;
     let object = case.only().await;
+    // A person's copy is theirs, with whatever it was copied.
+    let mut copy = object.clone();
+    copy["metadata"] = json!({
+        "name": "copied-by-hand", "annotations": object["metadata"]["annotations"],
+        "labels": object["metadata"]["labels"],
+    });
+    let copy = serde_json::from_value(copy).unwrap();
+    let api = objects(&cluster);
+    api.create(&PostParams::default(), &copy).await.unwrap();
     uncordon(&case).await;
     until_gone(&case, &object).await;
     case.controller
         .until_metric(r#"warden_repairs_total{outcome="recalled"} 1"#)
         .await;
+    assert!(api.get_opt("copied-by-hand").await.unwrap().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

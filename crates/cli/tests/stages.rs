@@ -290,6 +290,10 @@ fn each_thing_that_keeps_a_planned_repair_is_named() {
         "not_drained",
         "other_repair",
         "own_node",
+        "first_action",
+        "objects_unknown",
+        "starting",
+        "of_a_newer_controller",
     ];
     for by in kept {
         let planned = api::Repair {
@@ -300,6 +304,23 @@ fn each_thing_that_keeps_a_planned_repair_is_named() {
             &format!("repair_kept_{by}"),
             &node(Some(drain("Drained", "")), Some(planned)),
         );
+    }
+}
+
+#[test]
+fn a_planned_repair_whose_node_is_never_drained_says_which_option_decides() {
+    let dry = || Some(drain("Waiting", "dry_run"));
+    for (drain, name) in [(None, "off"), (dry(), "dry")] {
+        let planned = api::Repair {
+            blocked_by: Some("not_drained".into()),
+            ..repair("Planned", "reboot", "")
+        };
+        let status = api::Status {
+            drain: if drain.is_none() { "off" } else { "dry_run" }.into(),
+            ..repairs()
+        };
+        let told = told(&node(drain, Some(planned)), taken_out(), &status);
+        assert!(told.contains("remediation.without_drain"), "{name}: {told}");
     }
 }
 

@@ -470,7 +470,9 @@ pub struct Repair {
     /// Since when the state holds.
     pub since: Timestamp,
     /// What keeps a planned repair from being ordered: `dry_run`, `other_remediation`, `paused`,
-    /// `external_owner`, `not_drained`, `other_repair` or `own_node`; none = nothing.
+    /// `external_owner`, `first_action`, `not_drained`, `other_repair`, `own_node`, `objects_unknown` (the
+    /// RebootNode objects can't be read) or `starting` (the controller has just begun to lead); none =
+    /// nothing.
     #[serde(default)]
     pub blocked_by: Option<String>,
     /// The present attempt, or the last one.

@@ -64,7 +64,7 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
 fn waiting(drain: &Drain, clock: &Clock) -> Vec<Line> {
     let why = match (drain.detail.as_str(), drain.not_before) {
         ("first_action", Some(at)) => format!(
-            "drains were switched on a short time ago; no pod is asked to go before {}",
+            "drains were switched on a short time ago (drain.first_action_delay); no pod is asked to go before {}",
             clock.until(at)
         ),
         ("paused", _) => format!(
@@ -111,7 +111,7 @@ fn draining(drain: &Drain, clock: &Clock) -> Vec<Line> {
         lines.extend(drain.immediate_deadline.map(|at| {
             Line::Comes(format!(
                 "  Evicted pods have to be gone by {}: else the drain fails and a person is needed, or \
-                 they are deleted, as configured.",
+                 they are deleted (drain.at_deadline).",
                 clock.local(at)
             ))
         }));

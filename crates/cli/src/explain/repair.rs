@@ -20,7 +20,7 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
     let since = clock.since(repair.since);
     let attempt = repair.attempt.as_ref();
     match repair.state.as_str() {
-        "Planned" => vec![planned(repair)],
+        "Planned" => vec![planned(incident, repair)],
         "Requested" => under_way(
             attempt,
             &format!("was ordered {since}; the API server has not shown its object yet"),
@@ -46,10 +46,14 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
     }
 }
 
-fn planned(repair: &Repair) -> Line {
+fn planned(incident: &Incident, repair: &Repair) -> Line {
     let what = rung(&repair.detail);
     let why = match repair.blocked_by.as_deref() {
         None => return Line::Comes(format!("Next comes {what}: it is about to be ordered.")),
+        Some("not_drained") if !is_drained_here(incident) => {
+            "the node is to be empty first, and drains are off or only shown; with \
+             remediation.without_drain it is repaired with its pods on it"
+        }
         Some("not_drained") => {
             return Line::Comes(format!("Once the node is empty, {what} is ordered."));
         }
@@ -82,6 +86,12 @@ fn planned(repair: &Repair) -> Line {
         Some(other) => other,
     };
     Line::Blocks(format!("Planned is {what}, and not ordered: {why}."))
+}
+
+/// Whether the drain acts, so that the node will be empty.
+fn is_drained_here(incident: &Incident) -> bool {
+    let drain = incident.drain.as_ref();
+    drain.is_some_and(|drain| drain.state != "Waiting" || drain.detail != "dry_run")
 }
 
 /// `Attempt 1 (a reboot, for RESTART_BM; RebootNode NAME)`

@@ -279,11 +279,13 @@ impl Look<'_> {
                     | RepairStatus::Requested
                     | RepairStatus::Running
                     | RepairStatus::Unknown
-                    | RepairStatus::Succeeded
-                    | RepairStatus::Failed(_)
-                    | RepairStatus::Cancelled,
+                    | RepairStatus::Succeeded,
                 )
                 | None => Decision::default(),
+                // The machine has booted all the same, and its faults may never be said to be over.
+                Some(RepairStatus::Failed(_) | RepairStatus::Cancelled) => {
+                    repair.map_or_else(Decision::default, |repair| self.may_close(repair))
+                }
             },
         }
     }
@@ -463,18 +465,23 @@ impl Look<'_> {
         match self.plan(Some(repair)) {
             None => Decision::default(),
             Some(Plan::Order { .. } | Plan::Operator(_)) => self.plan_anew(Some(repair)),
-            Some(Plan::Covered) if self.view.faults.is_empty() => Decision::default(),
-            Some(Plan::Covered) => {
-                let until = later(repair.since, self.view.policy.settle_timeout);
-                if until <= self.now {
-                    let still = RepairStatus::NeedsOperator(OperatorReason::StillOpen);
-                    return self.move_to(still, Reason::StillOpen);
-                }
-                Decision {
-                    wake_at: Some(until),
-                    ..Decision::default()
-                }
-            }
+            Some(Plan::Covered) => self.may_close(repair),
+        }
+    }
+
+    /// Faults that are covered and open are waited for, and then a person is called.
+    fn may_close(&self, repair: &Repair) -> Decision {
+        if self.view.faults.is_empty() {
+            return Decision::default();
+        }
+        let until = later(repair.since, self.view.policy.settle_timeout);
+        if until <= self.now {
+            let still = RepairStatus::NeedsOperator(OperatorReason::StillOpen);
+            return self.move_to(still, Reason::StillOpen);
+        }
+        Decision {
+            wake_at: Some(until),
+            ..Decision::default()
         }
     }
 

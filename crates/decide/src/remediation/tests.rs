@@ -197,6 +197,32 @@ fn an_object_that_is_done_without_a_reboot_uses_the_attempt_up_and_the_next_asks
 }
 
 #[test]
+fn a_fault_that_stays_open_after_a_reboot_that_came_late_or_by_itself_calls_a_person() {
+    // The object's time was over before the machine was back; or it booted before any order.
+    for ordered in [true, false] {
+        let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+        case.incident.drain = ordered.then(|| Drain {
+            status: DrainStatus::Drained,
+            since: at(0),
+        });
+        case.settle(at(1));
+        case.object = Object::Failed("Timeout".to_owned());
+        case.node.as_mut().unwrap().ready = false;
+        case.reboot("b2");
+        let states = case.settle(at(2));
+        let late = ["Running", "Failed"];
+        let itself = ["Cancelled"];
+        assert_eq!(states, if ordered { &late[..] } else { &itself[..] });
+        case.node.as_mut().unwrap().ready = true;
+        assert_eq!(case.settle(at(3)), [""; 0]);
+        assert_eq!(case.decide(at(3)).wake_at, Some(at(12)));
+        assert_eq!(case.settle(at(12)), ["NeedsOperator"]);
+        case.faults.clear();
+        assert_eq!(case.settle(at(13)), [""; 0], "the quarantine gives it back");
+    }
+}
+
+#[test]
 fn a_fault_that_is_said_again_in_the_new_boot_starts_the_next_attempt() {
     let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
     case.settle(at(1));

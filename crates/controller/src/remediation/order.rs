@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use decide::janitor::ttl;
 use decide::remediation::{Mode, is_recalled, wants};
 use event_store::ReadError;
 use health_event::NodeName;
@@ -162,6 +163,8 @@ impl Module {
         deadline: Instant,
     ) -> Result<(), CallError> {
         let number = attempt.number.to_string();
+        // Known here, it costs the janitor no write.
+        let expiry = ttl::expiry(names::REPAIR_TTL, attempt.requested_at).to_string();
         let new = NewRebootNode {
             name: &attempt.object,
             node: incident.node.as_str(),
@@ -177,6 +180,7 @@ impl Module {
                 (names::ACTION.text, attempt.action.as_str()),
                 (names::BOOT_BEFORE.text, attempt.boot_before.as_str()),
                 (names::TTL.text, names::REPAIR_TTL),
+                (names::EXPIRY.text, expiry.as_str()),
             ]),
         };
         let body = new.render();

@@ -144,7 +144,8 @@ impl Module {
     /// A place among those that run at a time, unless another took the last one meanwhile.
     fn take_place(&self, intent: &StoredIntent) -> bool {
         let mut intents = self.intents();
-        let is_free = intents.len() < self.context.config.janitor.max_parallel;
+        let others = intents.keys().filter(|uid| **uid != intent.uid).count();
+        let is_free = others < self.context.config.janitor.max_parallel;
         if is_free {
             intents.insert(intent.uid.clone(), intent.clone());
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use decide::janitor::{Node, Place, Policy, RebootNode, Signal};
-use decide::remediation::wants;
+use decide::remediation::{object_name, wants};
 use event_store::{EventStore, ReadError};
 use health_event::BootId;
 use health_event::incident::IncidentId;
@@ -107,25 +107,29 @@ pub(super) fn boot(
     })
 }
 
-/// Whether whom the object was made for does not want it any more. An incident that the store does not
-/// know, or whose attempt it does not know, was lost with a store: then nobody can say.
+/// Whether whom the object was made for does not want it any more. A copy under another name is a
+/// person's own. An incident that the store does not know, or whose attempt it does not know, was lost
+/// with a store: then nobody can say.
 pub(super) fn is_recalled(
     object: &reboot_node::RebootNode,
     store: &EventStore,
 ) -> Result<bool, ReadError> {
-    let id = object.metadata.annotations.get(names::INCIDENT.text);
-    let Some(id) = id.and_then(|id| IncidentId::new(id)) else {
+    let annotation = |key: &str| object.metadata.annotations.get(key);
+    let id = annotation(names::INCIDENT.text).and_then(|id| IncidentId::new(id));
+    let number = annotation(names::ATTEMPT.text).and_then(|number| number.parse().ok());
+    let (Some(id), Some(number)) = (id, number) else {
         return Ok(false);
     };
     let Some(incident) = store.incident(&id)? else {
         return Ok(false);
     };
+    let name = object.metadata.name.as_str();
+    if name != object_name(&incident, number) || object.spec.node_name != incident.node.as_str() {
+        return Ok(false);
+    }
     let repair = incident.repair.as_ref();
     let has_attempt = repair.is_some_and(|repair| repair.attempt.is_some());
-    Ok(
-        incident.quarantine.is_closed()
-            || (has_attempt && !wants(&incident, &object.metadata.name)),
-    )
+    Ok(incident.quarantine.is_closed() || (has_attempt && !wants(&incident, name)))
 }
 
 /// What is asked to find out whether another reboot may run.

@@ -384,7 +384,11 @@ impl Module {
             node,
             own_node,
             paused,
-            under_way: intents.values().collect(),
+            // Its own is there where its boot changed before the call, and it is stored anew.
+            under_way: intents
+                .values()
+                .filter(|i| i.uid != object.metadata.uid)
+                .collect(),
             max_parallel: config.janitor.max_parallel,
             others_wait,
         }

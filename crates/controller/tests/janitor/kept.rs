@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 use testbed::Outcome;
 
@@ -21,18 +21,24 @@ async fn what_a_closed_incident_ordered_is_recalled() {
         .id
         .as_str()
         .to_owned();
-    let annotations = json!({ "warden.dev/incident": id });
+    let annotations = json!({ "warden.dev/incident": id, "warden.dev/attempt": "1" });
     let spec = json!({ "nodeName": "j-recall" });
+    let name = format!("maintenance-j-recall-{}-1", id.to_ascii_lowercase());
     // An incident that is open, and knows of no attempt: the store may have been lost.
-    order_with(&cluster, "open", spec.clone(), annotations.clone()).await;
-    assert_eq!(end(&cluster, "open").await, succeeded());
+    order_with(&cluster, &name, spec.clone(), annotations.clone()).await;
+    assert_eq!(end(&cluster, &name).await, succeeded());
+    let api = objects(&cluster);
+    api.delete(&name, &DeleteParams::default()).await.unwrap();
     cluster
         .merge("j-recall", json!({ "spec": { "unschedulable": null } }))
         .await;
     rig.controller.until_closed("j-recall").await;
-    order_with(&cluster, "closed", spec, annotations).await;
-    assert_eq!(end(&cluster, "closed").await, failed("Recalled"));
+    order_with(&cluster, &name, spec.clone(), annotations.clone()).await;
+    assert_eq!(end(&cluster, &name).await, failed("Recalled"));
     assert_eq!(rig.provider.signals("j-recall"), 1);
+    // A person's copy of it is the person's.
+    order_with(&cluster, "copy", spec, annotations).await;
+    assert_eq!(end(&cluster, "copy").await, succeeded());
     rig.until_free("j-recall").await;
 }
 

@@ -468,13 +468,14 @@ fn start_loop(context: &Context, leadership: &Leadership, tasks: &mut Tasks) {
     tasks.spawn("remediation", async move {
         Ok(remediation::run(of_repair, leads).await?)
     });
-    if config.janitor.enabled {
+    let janitor_is_needed = janitor::is_needed(context);
+    if janitor_is_needed {
         let (of_janitor, leads) = (context.clone(), leadership.clone());
         tasks.spawn("janitor", async move {
             Ok(janitor::run(of_janitor, leads).await?)
         });
     }
-    if config.remediation.enabled || config.janitor.enabled {
+    if config.remediation.enabled || janitor_is_needed {
         let context = context.clone();
         let stop = context.stop.clone();
         tasks.spawn_endless("reboot watch", &stop, async move {

@@ -352,7 +352,7 @@ impl Module {
         signals.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
-    fn count_under_way(&self) {
+    pub(super) fn count_under_way(&self) {
         let count = i64::try_from(self.intents().len()).unwrap_or(i64::MAX);
         self.context.metrics.janitor.under_way.set(count);
     }

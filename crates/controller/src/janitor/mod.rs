@@ -17,6 +17,7 @@
 //!   by whoever recalls, or the recall by us.
 //! - An object that is deleted while its signal may have been sent leaves its intent: no other reboot of
 //!   the node is begun before its deadline, or before the node is seen in another boot.
+//! - Switched off, what was sent is followed to its end and its node unlocked; nothing else is touched.
 //! - While the reference's janitor runs, or that can't be said, nothing is done.
 //!
 //! # Bounds
@@ -35,4 +36,4 @@ mod ttl;
 mod work;
 
 pub use intents::{IntentsError, StoredIntent, intents};
-pub use run::{JanitorError, run};
+pub use run::{JanitorError, is_needed, run};

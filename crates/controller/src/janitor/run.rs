@@ -36,7 +36,7 @@ impl JanitorError {
     }
 }
 
-/// Runs the module until the order to stop.
+/// Runs the module until the order to stop; switched off it only follows what was sent to its end.
 ///
 /// # Errors
 /// [`JanitorError`]; the process then ends.
@@ -79,5 +79,14 @@ async fn prepare(module: &Module) -> Result<(), TurnError> {
         );
         tokio::time::sleep(AGAIN).await;
     }
-    adopt::adopt(module).await
+    adopt::adopt(module).await?;
+    module.count_under_way();
+    Ok(())
+}
+
+/// Whether there is anything to do: the module is on, or what it sent has not come to its end.
+pub fn is_needed(context: &Context) -> bool {
+    // Where they can't be read the module says so at its start.
+    let has_sent = intents::intents(&context.store).map_or(true, |found| !found.is_empty());
+    context.config.janitor.enabled || has_sent
 }

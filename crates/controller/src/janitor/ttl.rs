@@ -19,7 +19,7 @@ pub(super) async fn keep(
     now: Timestamp,
 ) -> Result<Option<Timestamp>, TurnError> {
     let config = &module.context.config.janitor;
-    if !config.enable_ttl {
+    if !config.enable_ttl || !config.enabled {
         return Ok(None);
     }
     let annotation = |key: &str| object.metadata.annotations.get(key).map(String::as_str);

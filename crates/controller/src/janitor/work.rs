@@ -162,6 +162,11 @@ impl Module {
         self.down.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether anything new is begun.
+    fn is_on(&self) -> bool {
+        self.context.config.janitor.enabled
+    }
+
     /// Until when a write that starts now may run.
     pub(super) fn deadline(&self) -> Result<Instant, TurnError> {
         let deadline = self.leadership.write_deadline(CALL);
@@ -241,6 +246,10 @@ impl Module {
             let mut is_taken = self.follow_orphans(key, &objects, now).await?;
             let mut next = Next::Done;
             for object in &objects {
+                // Switched off it follows what was sent to its end, and touches nothing else.
+                if !self.is_on() && self.intent(&object.metadata.uid).is_none() {
+                    continue;
+                }
                 if self.look(key, object, is_taken, now).await? == Next::Again {
                     next = Next::Again;
                 }

@@ -133,3 +133,27 @@ async fn a_restart_in_the_midst_asks_on_and_sends_nothing() {
     rig.until_free("j-again").await;
     assert!(objects(&cluster).get_opt("a").await.unwrap().is_some());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn switched_off_it_follows_what_was_sent_and_touches_nothing_else() {
+    let cluster = Cluster::with_nodes(&["j-off-sent", "j-off-new"]).await;
+    let mut rig = Rig::start(&cluster, "").await;
+    rig.behave(Outcome::Fails);
+    order(&cluster, "sent", "j-off-sent").await;
+    rig.until_signals("j-off-sent", 1).await;
+    let host = rig.provider.address().to_string();
+    rig.config = super::config(&host, "enabled = false");
+    let rig = rig.restart().await;
+    assert!(controller::janitor::is_needed(&rig.controller.context));
+    order(&cluster, "new", "j-off-new").await;
+    cluster
+        .testbed
+        .reboot("j-off-sent", "at-last")
+        .await
+        .unwrap();
+    assert_eq!(end(&cluster, "sent").await, succeeded());
+    rig.until_free("j-off-sent").await;
+    assert!(status(&cluster, "new").await.is_null());
+    assert_eq!(rig.provider.calls().len(), 1);
+    assert!(!controller::janitor::is_needed(&rig.controller.context));
+}

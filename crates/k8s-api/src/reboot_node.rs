@@ -20,6 +20,9 @@ pub const PATH: &str = "/apis/janitor.dgxc.nvidia.com/v1alpha1/rebootnodes";
 pub const SIGNAL_SENT: &str = "SignalSent";
 /// Condition: whether the node came back.
 pub const NODE_READY: &str = "NodeReady";
+/// Reason of [`NODE_READY`] False: the provider says that it is done, and the node has stayed in its
+/// boot; ours.
+pub const NO_REBOOT_OBSERVED: &str = "NoRebootObserved";
 /// Condition: a person sends the signal.
 pub const MANUAL_MODE: &str = "ManualMode";
 

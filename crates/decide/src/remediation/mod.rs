@@ -59,6 +59,8 @@ pub enum Object {
     Running,
     /// It says that it is done.
     Done,
+    /// It says that the node was not seen to have rebooted, although it should have.
+    NoReboot,
     /// It says that it failed: its words.
     Failed(String),
 }
@@ -362,7 +364,7 @@ impl Look<'_> {
             return decision;
         }
         match self.view.object {
-            Object::Running | Object::Done | Object::Failed(_) => {
+            Object::Running | Object::Done | Object::NoReboot | Object::Failed(_) => {
                 let mut decision = self.move_to(RepairStatus::Running, Reason::ObjectSeen);
                 decision.wake_at = Some(self.now);
                 decision
@@ -388,6 +390,10 @@ impl Look<'_> {
         }
         match self.view.object {
             Object::Done => self.done(attempt),
+            Object::NoReboot => {
+                let unseen = RepairStatus::Failed(RepairFailure::NoRebootObserved);
+                self.move_to(unseen, Reason::ObjectFailed)
+            }
             Object::Failed(why) => {
                 let why = RepairFailure::Object(why.clone());
                 self.move_to(RepairStatus::Failed(why), Reason::ObjectFailed)
@@ -435,7 +441,7 @@ impl Look<'_> {
         };
         // What the object still does is waited for, or the next one would meet it.
         let over = match self.view.object {
-            Object::Done | Object::Absent | Object::Failed(_) => true,
+            Object::Done | Object::NoReboot | Object::Absent | Object::Failed(_) => true,
             Object::NotKnown | Object::Refused(_) | Object::Running => false,
         };
         let late = attempt.deadline <= self.now;

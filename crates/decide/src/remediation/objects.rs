@@ -213,9 +213,8 @@ mod tests {
         assert!(!happened(&under_way, &mine.object, "b1"));
         assert!(!happened(&under_way, &mine.object, ""), "not known");
         assert!(!happened(&under_way, "by-hand", "b2"), "not its object");
-        let attempt = |incident: &mut Incident| {
-            incident.repair.as_mut().unwrap().attempt.take().unwrap()
-        };
+        let attempt =
+            |incident: &mut Incident| incident.repair.as_mut().unwrap().attempt.take().unwrap();
         let mut last = attempt(&mut under_way);
         assert!(!happened(&under_way, &mine.object, "b2"), "none");
         last.rung = Rung::Reset;

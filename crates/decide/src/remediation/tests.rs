@@ -176,24 +176,27 @@ fn a_reboot_is_ordered_seen_and_its_faults_are_covered() {
 }
 
 #[test]
-fn an_object_that_is_done_without_a_reboot_uses_the_attempt_up_and_the_next_asks_for_force() {
-    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
-    case.settle(at(1));
-    case.object = Object::Done;
-    assert_eq!(
-        case.settle(at(2)),
-        ["Running", "Failed", "Planned", "Requested"]
-    );
-    assert_eq!(
-        case.ordered[1].object,
-        "maintenance-n1-01arz3ndektsv4rrffq69g5fav-2"
-    );
-    assert!(case.ordered[1].force);
-    case.object = Object::Done;
-    assert_eq!(case.settle(at(3)), ["Running", "Failed", "NeedsOperator"]);
-    let exhausted = OperatorReason::Exhausted { rung: Rung::Reboot };
-    assert_eq!(*case.status(), RepairStatus::NeedsOperator(exhausted));
-    assert_eq!(case.ordered.len(), 2);
+fn a_reboot_that_did_not_happen_uses_the_attempt_up_and_the_next_asks_for_force() {
+    // Nothing but the node tells, or the object has seen it itself.
+    for says in [Object::Done, Object::NoReboot] {
+        let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+        case.settle(at(1));
+        case.object = says.clone();
+        assert_eq!(
+            case.settle(at(2)),
+            ["Running", "Failed", "Planned", "Requested"]
+        );
+        assert_eq!(
+            case.ordered[1].object,
+            "maintenance-n1-01arz3ndektsv4rrffq69g5fav-2"
+        );
+        assert!(case.ordered[1].force, "{says:?}");
+        case.object = says;
+        assert_eq!(case.settle(at(3)), ["Running", "Failed", "NeedsOperator"]);
+        let exhausted = OperatorReason::Exhausted { rung: Rung::Reboot };
+        assert_eq!(*case.status(), RepairStatus::NeedsOperator(exhausted));
+        assert_eq!(case.ordered.len(), 2);
+    }
 }
 
 #[test]

@@ -67,12 +67,12 @@ async fn a_node_with_a_mark_of_another_owner_is_not_given_back() {
         json!({ "metadata": { "annotations": { key: "" } } }),
         json!({ "spec": { "taints": [{ "key": key, "effect": "PreferNoSchedule" }] } }),
     ];
-    let none = [
+    let without = [
         json!({ "metadata": { "labels": { key: null } } }),
         json!({ "metadata": { "annotations": { key: null } } }),
         json!({ "spec": { "taints": null } }),
     ];
-    for ((name, mark), none) in names.iter().zip(marks).zip(none) {
+    for ((name, mark), gone) in names.iter().zip(marks).zip(without) {
         cluster.merge(name, mark).await;
         let fault = quarantined(&cluster, &controller, name, "Test").await;
         controller.decided(healthy(&fault)).await;
@@ -80,7 +80,7 @@ async fn a_node_with_a_mark_of_another_owner_is_not_given_back() {
         assert!(is_cordoned(&node), "{name}");
         let state = label(&node, "dgxc.nvidia.com/nvsentinel-state");
         assert_eq!(state, Some("quarantined"), "{name}");
-        cluster.merge(name, none).await;
+        cluster.merge(name, gone).await;
         let released = |node: &_| !is_cordoned(node) && !is_marked(node);
         cluster.until(name, "released", released).await;
     }

@@ -98,7 +98,7 @@ fn keys(
 ) -> Vec<String> {
     s.list(
         (key, default, help),
-        "a list of keys as Kubernetes allows them, none under warden.dev/",
+        "a list of keys as Kubernetes allows them, none of Warden's own",
         |text| {
             let free = !text.starts_with(keys::PREFIX);
             (free && labels::is_key(text)).then(|| text.to_owned())

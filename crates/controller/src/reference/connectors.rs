@@ -68,8 +68,7 @@ fn pipeline(reading: &mut Reading, index: usize, stage: &Value) {
             reading.changed(key, stage, why);
         }
         ("Deduplicator", true) => {
-            let why =
-                "[dedup]; repeats are always counted and not stored. Its times stand in dedup.toml";
+            let why = "[dedup]; repeats are always counted and not stored. Its times stand in the stage's own file";
             reading.changed(key, stage, why);
         }
         ("Deduplicator", false) => {

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Node;
 use serde_json::Value;
 use testbed::{NodeSpec, Testbed, wait_for};
 
 use crate::monitor::Monitor;
-use crate::{Agent, Controller, KernelLog};
+use crate::{Agent, Controller, KernelLog, nodes};
 
 /// Everything awaited here comes in milliseconds, and after a back-off in seconds: this only ends
 /// a failed test on a busy machine.
@@ -24,6 +25,8 @@ pub struct Machine {
     /// A monitor on the agent's socket.
     pub monitor: Monitor,
     boots: u32,
+    /// The present boot, where the machine did not choose its name.
+    boot: Option<String>,
 }
 
 impl Machine {
@@ -68,6 +71,7 @@ impl Machine {
             monitor: Monitor::on_socket(agent.socket()),
             agent,
             boots: 0,
+            boot: None,
         })
     }
 
@@ -83,6 +87,9 @@ impl Machine {
 
     /// The boot id of the present boot.
     pub fn boot_id(&self) -> String {
+        if let Some(boot) = &self.boot {
+            return boot.clone();
+        }
         let first = NodeSpec::new(&self.name).boot_id;
         match self.boots {
             0 => first,
@@ -125,9 +132,31 @@ impl Machine {
     pub async fn restart(&mut self, testbed: &Testbed) -> anyhow::Result<()> {
         self.agent.kill();
         self.boots += 1;
+        self.boot = None;
         let boot = self.boot_id();
         self.agent.set_boot_id(&boot)?;
         testbed.reboot(&self.name, &boot).await?;
+        self.agent.spawn()
+    }
+
+    /// Plays along while somebody else has the machine rebooted: the agent dies with it and starts in
+    /// the boot that the node then shows, in which nothing stands in the kernel's ring.
+    ///
+    /// # Errors
+    /// The node does not go down and come back in time, or the agent can't be started.
+    pub async fn rebooted(&mut self, testbed: &Testbed) -> anyhow::Result<()> {
+        let (client, before) = (testbed.admin(), self.boot_id());
+        let other = |node: &Node| testbed::boot_id(node) != Some(before.as_str());
+        let down = |node: &Node| !testbed::is_ready(node) || other(node);
+        nodes::wait(&client, &self.name, "down", SOON, down).await?;
+        self.agent.kill();
+        let up = |node: &Node| testbed::is_ready(node) && other(node);
+        nodes::wait(&client, &self.name, "up in another boot", SOON, up).await?;
+        let node = nodes::read(&client, &self.name).await?;
+        let boot = testbed::boot_id(&node).unwrap_or_default().to_owned();
+        self.agent.set_boot_id(&boot)?;
+        self.boot = Some(boot);
+        self.agent.empty_ring()?;
         self.agent.spawn()
     }
 

@@ -30,3 +30,4 @@ mod sent_again;
 mod setup;
 mod testbed;
 mod trust;
+mod whole;

@@ -6,8 +6,11 @@
 //! and `health-event`; what is here only carries facts in and effects out.
 //!
 //! # Reading order
-//! [`world`] what there is, its `step` what may happen, `controller` the shell around the
+//! Quarantine and breaker against an API server that is late: [`world`] what there is, its `step` what may happen, `controller` the shell around the
 //! decisions, `cluster` the API server, `promises` what must hold at each step, `rest` what must
 //! hold once nothing more happens.
+//! Quarantine, drain, remediation and janitor together, against a provider that is not to be trusted:
+//! [`whole`], with modules of the same names.
 
+pub mod whole;
 pub mod world;

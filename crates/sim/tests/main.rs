@@ -5,6 +5,14 @@ mod checked;
 #[cfg(test)]
 mod histories;
 #[cfg(test)]
+mod looped;
+#[cfg(test)]
+mod loops;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod order;
+#[cfg(test)]
+mod whole;
+#[cfg(test)]
+mod wrong;

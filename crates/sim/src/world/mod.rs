@@ -15,7 +15,7 @@ mod object;
 mod promises;
 mod rest;
 mod said;
-mod setup;
+pub(crate) mod setup;
 mod step;
 
 pub use broken_rule::BrokenRule;

@@ -153,7 +153,7 @@ impl Setup {
 }
 
 /// A person's request.
-pub(super) fn request(kind: RequestKind) -> Request {
+pub(crate) fn request(kind: RequestKind) -> Request {
     Request {
         kind,
         actor: "ada".to_owned(),
@@ -161,17 +161,17 @@ pub(super) fn request(kind: RequestKind) -> Request {
 }
 
 /// Id of a machine.
-pub(super) fn machine_id(machine: usize) -> String {
+pub(crate) fn machine_id(machine: usize) -> String {
     format!("machine-{machine}")
 }
 
 /// A boot of a machine.
-pub(super) fn boot_id(machine: usize, boot: u8) -> BootId {
+pub(crate) fn boot_id(machine: usize, boot: u8) -> BootId {
     BootId::new(&format!("boot-{machine}-{boot}"))
 }
 
 /// Name of a node.
-pub(super) fn node_name(node: usize) -> NodeName {
+pub(crate) fn node_name(node: usize) -> NodeName {
     NodeName::new(&format!("gpu-{node}")).expect("letters, a dash and a number are a name")
 }
 
@@ -184,7 +184,7 @@ fn taint_of(key: &str) -> Taint {
 }
 
 /// A node object that was just registered.
-pub(super) fn registered(
+pub(crate) fn registered(
     setup: &Setup,
     node: usize,
     uid: u8,
@@ -216,7 +216,7 @@ pub(super) fn registered(
 }
 
 /// The node object as Node rules see it; the rule sets here have none.
-pub(super) fn node_value() -> NodeValue {
+pub(crate) fn node_value() -> NodeValue {
     NodeValue::Map(BTreeMap::new())
 }
 

@@ -1,0 +1,186 @@
+//! Whether an incident comes to an end: from any state, once nothing more goes wrong.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use health_event::incident::{DrainStatus, Incident, QuarantineStatus, RepairStatus};
+
+use super::{Broken, Setup, Step, World};
+
+/// How long the loop has to end an incident, or to say that it needs a person: beyond each of its
+/// spans, and short of those that count attempts and hold faults.
+const TICKS: u16 = 30;
+/// Steps within one moment that no history needs.
+const ENDLESS: usize = 120;
+
+/// Why an incident does not end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stuck {
+    /// Within one moment there is always something left to do.
+    Restless,
+    /// It stays open, and nothing in it says that a person is needed.
+    Silent,
+    /// A person ended it, and it stays open, or a repair does, or the node stays locked.
+    EvenByPerson,
+    /// On the way a promise is broken.
+    Breaks(Broken),
+}
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// States of which the end is known, by their fingerprints.
+#[derive(Debug, Default)]
+pub struct Ended(HashSet<u64>);
+
+impl Ended {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Lets all that is left happen in turn: what the loop does, what a machine and an honest provider do
+/// in time, and if that is not enough and the incident says that it needs one, a person. `ended` keeps
+/// states of which the end is known.
+///
+/// # Errors
+/// `Stuck`.
+pub fn end(setup: &Setup, world: &World, ended: &mut Ended) -> Result<(), Stuck> {
+    let mut way = Way {
+        ended,
+        prints: Vec::new(),
+    };
+    way.finish(setup, world)?;
+    let prints = way.prints;
+    ended.0.extend(prints);
+    Ok(())
+}
+
+/// The same, with the state at the end, and whether it took a person.
+///
+/// # Errors
+/// `Stuck`.
+pub fn finish(setup: &Setup, world: &World) -> Result<(World, bool), Stuck> {
+    let ended = Ended::default();
+    let mut way = Way {
+        ended: &ended,
+        prints: Vec::new(),
+    };
+    way.finish(setup, world)
+}
+
+/// How far a run came.
+enum Run {
+    /// To a state that is over, or of which the end is known.
+    Over(World),
+    /// The time is up.
+    Late(World),
+}
+
+/// The states on the way to an end.
+struct Way<'a> {
+    ended: &'a Ended,
+    prints: Vec<u64>,
+}
+
+impl Way<'_> {
+    /// Whether the end of a state is known already.
+    fn knows(&mut self, world: &World) -> bool {
+        let print = print(world);
+        self.prints.push(print);
+        self.ended.0.contains(&print)
+    }
+
+    fn finish(&mut self, setup: &Setup, world: &World) -> Result<(World, bool), Stuck> {
+        let open = match self.run(setup, world)? {
+            Run::Over(world) => return Ok((world, false)),
+            Run::Late(world) => world,
+        };
+        if !says_so(setup, &open) {
+            return Err(Stuck::Silent);
+        }
+        match self.run(setup, &by_person(&open))? {
+            Run::Over(world) => Ok((world, true)),
+            Run::Late(_) => Err(Stuck::EvenByPerson),
+        }
+    }
+
+    /// Until it is over, its end is known, or the time is up.
+    fn run(&mut self, setup: &Setup, world: &World) -> Result<Run, Stuck> {
+        let mut world = world.clone();
+        for _ in 0..TICKS {
+            let (rested, is_known) = self.rest(setup, world)?;
+            if is_known || is_over(&rested) {
+                return Ok(Run::Over(rested));
+            }
+            // A move of the clock is always possible.
+            world = Step::Tick.unbounded(setup, &rested).unwrap_or(rested);
+        }
+        Ok(Run::Late(world))
+    }
+
+    /// All that happens within one moment; and whether the end is known.
+    fn rest(&mut self, setup: &Setup, mut world: World) -> Result<(World, bool), Stuck> {
+        let mut steps = Vec::new();
+        for _ in 0..ENDLESS {
+            if let Some(broken) = world.broken {
+                return Err(Stuck::Breaks(broken));
+            }
+            if self.knows(&world) {
+                return Ok((world, true));
+            }
+            steps.clear();
+            world.own_steps(&mut steps);
+            let mut next = steps.iter().filter_map(|s| s.unbounded(setup, &world));
+            match next.next() {
+                Some(next) => world = next,
+                None => return Ok((world, false)),
+            }
+        }
+        Err(Stuck::Restless)
+    }
+}
+
+fn print(world: &World) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    world.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn is_over(world: &World) -> bool {
+    let reboots = world.reboots.iter().all(|reboot| reboot.is_over());
+    world.incident.is_none() && reboots && world.lock.is_none()
+}
+
+/// Whether the incident says what it waits for.
+fn says_so(setup: &Setup, world: &World) -> bool {
+    let Some(incident) = world.incident.as_deref() else {
+        return false;
+    };
+    let paused = world.node.as_ref().is_some_and(|node| node.facts.paused);
+    let acts = setup.drain.mode == decide::drain::Mode::Enforce
+        && setup.remediation.mode == decide::remediation::Mode::Enforce;
+    paused || !acts || needs_person(incident)
+}
+
+fn needs_person(incident: &Incident) -> bool {
+    let drain = incident.drain.as_ref().map(|drain| &drain.status);
+    let repair = incident.repair.as_ref().map(|repair| &repair.status);
+    incident.quarantine == QuarantineStatus::Observed
+        || incident.needs_operator.is_some()
+        || matches!(drain, Some(DrainStatus::Failed(_)))
+        || matches!(repair, Some(RepairStatus::NeedsOperator(_)))
+}
+
+/// A person ends the incident, whatever it waits for.
+fn by_person(world: &World) -> World {
+    let mut next = world.clone();
+    next.did.0.clear();
+    next.cancel();
+    next
+}

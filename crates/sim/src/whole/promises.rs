@@ -1,0 +1,302 @@
+//! What must hold in every state and at each step.
+
+use std::fmt;
+
+use decide::janitor::StatusChange;
+use decide::quarantine::Decision;
+use decide::remediation::wants;
+use decide::{drain, remediation};
+use health_event::incident::{
+    Attempt, CloseReason, DrainStatus, Incident, QuarantineStatus, RepairStatus,
+};
+
+use super::{Reboot, Setup, Signal, World};
+use crate::world::setup::boot_id;
+
+/// A promise that was broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Broken {
+    /// A write to the node that was decided a moment ago is refused.
+    WriteRefused,
+    /// A pod is evicted without an open incident that is out with an open fault (P2).
+    EvictionWithoutIncident,
+    /// A pod is evicted before the drain is stored (P3).
+    EvictionUnstored,
+    /// An object is made without an open incident that is out (P2).
+    OrderWithoutIncident,
+    /// An object is made before its order is stored (P3).
+    OrderUnstored,
+    /// A signal is sent for an incident that is over or does not want it (P2).
+    SignalWithoutIncident,
+    /// A signal is sent before its intent is stored (P3).
+    SignalUnstored,
+    /// A signal is sent by who does not hold the node's lock.
+    SignalWithoutLock,
+    /// A signal is sent again.
+    SignalTwice,
+    /// A signal is sent while another repair of the node runs.
+    TwoRepairs,
+    /// A second reboot for one fault, and the first is not proven not to have happened.
+    TwoReboots,
+    /// A reboot is sent that happened since it was ordered.
+    RebootedAlready,
+    /// What may be sent and is not over does not hold the node's lock.
+    RunsUnlocked,
+    /// A recovery while a repair of the node is under way (rule 2).
+    ReleasedDuringRepair,
+    /// A recovery while a fault is open.
+    ReleasedWithFault,
+    /// A recovery in another boot of whose faults the agent has not spoken.
+    ReleasedUnsettled,
+    /// A drain is said to be done with a pod on the node that counts.
+    DrainedWithPods,
+    /// A drain is said to be done while the pods are not known (P6).
+    DrainedUnknown,
+    /// Something begins while the node is paused (rule 8).
+    BegunWhilePaused,
+    /// A stage acts in dry run (rule 7).
+    ActedInDryRun,
+    /// After a person gave the node back something is done to it for the same fault (rule 3).
+    PersonOverruled,
+    /// A reboot is said to have succeeded and the machine runs in its boot.
+    SucceededInSameBoot,
+    /// More attempts than the ladder has.
+    TooManyAttempts,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+fn first(checks: impl IntoIterator<Item = (bool, Broken)>) -> Option<Broken> {
+    let mut checks = checks.into_iter();
+    checks.find_map(|(broken, what)| broken.then_some(what))
+}
+
+/// Of every state.
+pub(super) fn of_state(setup: &Setup, world: &World) -> Option<Broken> {
+    let runs = |signal: &&Signal| {
+        let reboot = world.reboot(signal.object);
+        reboot.is_some_and(|reboot| !reboot.is_over())
+    };
+    let unlocked = |signal: &Signal| world.lock != Some(signal.object);
+    let attempts = world.past.len();
+    first([
+        (
+            world.signals.iter().filter(runs).any(unlocked),
+            Broken::RunsUnlocked,
+        ),
+        (
+            attempts > setup.remediation.max_attempts,
+            Broken::TooManyAttempts,
+        ),
+    ])
+}
+
+/// A decision of the quarantine before it is stored.
+pub(super) fn of_quarantine(world: &World, decision: &Decision) -> Option<Broken> {
+    let (before, after) = (world.incident.as_deref()?, decision.incident.as_ref()?);
+    let recovers = |status: &QuarantineStatus| match status {
+        QuarantineStatus::Releasing(why) | QuarantineStatus::Closed(why) => {
+            *why == CloseReason::Recovered
+        }
+        QuarantineStatus::Withheld(_)
+        | QuarantineStatus::Observed
+        | QuarantineStatus::Applying
+        | QuarantineStatus::Quarantined => false,
+    };
+    if !recovers(&after.quarantine) || recovers(&before.quarantine) {
+        return None;
+    }
+    let repair = before.repair.as_ref();
+    let under_way = repair.is_some_and(|repair| repair.status.is_under_way());
+    // A person may reboot a node that is in service.
+    let signal = |signal: &Signal| {
+        let reboot = world.reboot(signal.object);
+        reboot.is_some_and(|reboot| !reboot.is_over() && reboot.incident.is_some())
+    };
+    let booted = boot_id(0, world.boot_shown()) != before.opened_boot;
+    let marked = world.node.as_ref().is_some_and(|node| node.carries_ours());
+    first([
+        (
+            under_way || world.signals.iter().any(signal),
+            Broken::ReleasedDuringRepair,
+        ),
+        (
+            before.open_faults().any(|f| is_open(world, f.seq)),
+            Broken::ReleasedWithFault,
+        ),
+        (
+            marked && booted && world.known.expected && !world.has_settled(),
+            Broken::ReleasedUnsettled,
+        ),
+    ])
+}
+
+fn is_open(world: &World, opening: u64) -> bool {
+    let mut open = world.faults.iter().flatten();
+    open.any(|fault| u64::from(fault.opening) == opening)
+}
+
+/// Whether an incident has something left to act for: an open fault that no person gave the node back
+/// in spite of.
+fn may_act(world: &World, incident: &Incident) -> bool {
+    let refused = |opening: u64| {
+        let mut refused = world.refused.iter().flatten();
+        refused.any(|refused| u64::from(*refused) == opening)
+    };
+    incident.open_faults().any(|fault| !refused(fault.seq))
+}
+
+fn is_overruled(world: &World, incident: &Incident) -> bool {
+    incident.open_faults().next().is_some() && !may_act(world, incident)
+}
+
+/// A change of the drain before it is stored.
+pub(super) fn of_drain(setup: &Setup, world: &World, next: &Incident) -> Option<Broken> {
+    let before = world.incident.as_ref()?.drain.as_ref().map(|d| &d.status);
+    let after = &next.drain.as_ref()?.status;
+    let paused = world.node.as_ref().is_some_and(|node| node.facts.paused);
+    let begins = matches!(after, DrainStatus::Draining(_));
+    let drained = *after == DrainStatus::Drained;
+    let dry = setup.drain.mode == drain::Mode::DryRun;
+    let running = matches!(before, Some(DrainStatus::Draining(_)));
+    first([
+        (begins && paused && !running, Broken::BegunWhilePaused),
+        (begins && dry, Broken::ActedInDryRun),
+        (drained && !world.memory.pods_known, Broken::DrainedUnknown),
+        (drained && !world.pods.is_empty(), Broken::DrainedWithPods),
+    ])
+}
+
+/// An eviction as it goes out.
+pub(super) fn of_eviction(setup: &Setup, world: &World) -> Option<Broken> {
+    let Some(incident) = world.incident.as_deref() else {
+        return Some(Broken::EvictionWithoutIncident);
+    };
+    let out = incident.quarantine == QuarantineStatus::Quarantined;
+    let drain = incident.drain.as_ref().map(|drain| &drain.status);
+    first([
+        (
+            !out || incident.open_faults().next().is_none(),
+            Broken::EvictionWithoutIncident,
+        ),
+        (
+            setup.drain.mode == drain::Mode::DryRun,
+            Broken::ActedInDryRun,
+        ),
+        (
+            !matches!(drain, Some(DrainStatus::Draining(_))),
+            Broken::EvictionUnstored,
+        ),
+        (is_overruled(world, incident), Broken::PersonOverruled),
+    ])
+}
+
+/// A change of the repair before it is stored.
+pub(super) fn of_remediation(setup: &Setup, world: &World, next: &Incident) -> Option<Broken> {
+    let repair = next.repair.as_ref()?;
+    let paused = world.node.as_ref().is_some_and(|node| node.facts.paused);
+    let ordered = repair.status == RepairStatus::Requested;
+    let dry = setup.remediation.mode == remediation::Mode::DryRun;
+    let same_boot = repair
+        .attempt
+        .as_ref()
+        .is_some_and(|attempt| attempt.boot_before == boot_id(0, world.boot_shown()));
+    let succeeded = repair.status == RepairStatus::Succeeded;
+    first([
+        (ordered && paused, Broken::BegunWhilePaused),
+        (ordered && dry, Broken::ActedInDryRun),
+        (succeeded && same_boot, Broken::SucceededInSameBoot),
+    ])
+}
+
+/// An object as it is made.
+pub(super) fn of_order(setup: &Setup, world: &World, attempt: &Attempt) -> Option<Broken> {
+    let Some(incident) = world.incident.as_deref() else {
+        return Some(Broken::OrderWithoutIncident);
+    };
+    let repair = incident.repair.as_ref();
+    let stored = repair.is_some_and(|repair| {
+        let same = repair.attempt.as_ref() == Some(attempt);
+        same && repair.status.is_under_way()
+    });
+    let out = incident.quarantine == QuarantineStatus::Quarantined;
+    let dry = setup.remediation.mode == remediation::Mode::DryRun;
+    first([
+        (!out, Broken::OrderWithoutIncident),
+        (dry, Broken::ActedInDryRun),
+        (!stored, Broken::OrderUnstored),
+        (is_overruled(world, incident), Broken::PersonOverruled),
+    ])
+}
+
+/// A signal as it goes out.
+pub(super) fn of_signal(setup: &Setup, world: &World, reboot: &Reboot) -> Option<Broken> {
+    let intended = world.intents.iter().any(|i| i.object == reboot.uid);
+    let known = |signal: &Signal| world.reboot(signal.object);
+    let runs = |signal: &&Signal| known(signal).is_some_and(|reboot| !reboot.is_over());
+    let mut signals = world.signals.iter();
+    let twice = world.signals.iter().any(|s| s.object == reboot.uid);
+    let of_incident = reboot.incident.is_some();
+    let unproven = |signal: &Signal| !is_proven_undone(setup, world, *signal);
+    let paused = world.node.as_ref().is_some_and(|node| node.facts.paused);
+    // What began before the pause goes on.
+    let begun = world
+        .intents
+        .iter()
+        .any(|i| i.object == reboot.uid && !i.paused);
+    first([
+        (paused && intended && !begun, Broken::BegunWhilePaused),
+        (!intended, Broken::SignalUnstored),
+        (twice, Broken::SignalTwice),
+        (signals.any(|s| runs(&s)), Broken::TwoRepairs),
+        (
+            of_incident && world.signals.iter().any(unproven),
+            Broken::TwoReboots,
+        ),
+        (world.lock != Some(reboot.uid), Broken::SignalWithoutLock),
+    ])
+    .or_else(|| of_incident.then(|| of_ordered(world, reboot)).flatten())
+}
+
+/// The signal of an object that an incident ordered.
+fn of_ordered(world: &World, reboot: &Reboot) -> Option<Broken> {
+    let id = reboot.incident.as_ref()?;
+    let Some(incident) = world.incident.as_deref().filter(|open| open.id == *id) else {
+        return Some(Broken::SignalWithoutIncident);
+    };
+    let attempt = incident.repair.as_ref().and_then(|r| r.attempt.as_ref());
+    let shown = world.boot_shown();
+    let rebooted = attempt.is_some_and(|attempt| attempt.boot_before != boot_id(0, shown));
+    let said = |opening: u64| {
+        let mut open = world.faults.iter().flatten();
+        open.any(|fault| u64::from(fault.opening) == opening && fault.boot == shown)
+    };
+    let again = incident.open_faults().any(|fault| said(fault.seq));
+    first([
+        (
+            !wants(incident, &reboot.name),
+            Broken::SignalWithoutIncident,
+        ),
+        (rebooted && !again, Broken::RebootedAlready),
+        (is_overruled(world, incident), Broken::PersonOverruled),
+    ])
+}
+
+/// Whether an earlier signal in the present boot is proven to have done nothing (rule 4); of one whose
+/// object is gone only its time can tell.
+fn is_proven_undone(setup: &Setup, world: &World, signal: Signal) -> bool {
+    let over = Setup::now(signal.at).checked_add(setup.janitor.timeout);
+    signal.undone || over.is_ok_and(|over| over <= world.now())
+}
+
+/// An object as it comes to its end.
+pub(super) fn of_end(world: &World, reboot: &Reboot, change: &StatusChange) -> Option<Broken> {
+    let succeeded = change.node_ready.as_ref()?.status == Some(true);
+    let stored = world.intents.iter().find(|i| i.object == reboot.uid);
+    let same = stored.is_none_or(|intent| intent.boot == world.boot_shown());
+    first([(succeeded && same, Broken::SucceededInSameBoot)])
+}

@@ -1,0 +1,273 @@
+//! The remediation's turn, and the object that it orders.
+
+use decide::janitor;
+use decide::remediation::{
+    self, FaultFacts, Mode, NodeLook, Object, PastAttempt, View, boots_seen, wants,
+};
+use health_event::incident::{Attempt, Incident, RepairStatus};
+use k8s_api::reboot_node::NO_REBOOT_OBSERVED;
+
+use super::{Intent, Reboot, Setup, World, Wrong, promises};
+use crate::world::Kept;
+use crate::world::setup::boot_id;
+
+/// Decisions in one turn, as the shell's.
+const PASSES: usize = 8;
+
+/// Decides and stores until it rests or an object is to be made, which comes later. Answers whether anything changed.
+pub(super) fn turn(setup: &Setup, world: &mut World) -> bool {
+    let mut changed = false;
+    for _ in 0..PASSES {
+        if !pass(setup, world) {
+            break;
+        }
+        changed = true;
+    }
+    changed
+}
+
+fn pass(setup: &Setup, world: &mut World) -> bool {
+    let Some(incident) = world.incident_here() else {
+        return false;
+    };
+    if world.memory.order.is_some() {
+        return false;
+    }
+    let now = world.now();
+    let decided = (incident.id.clone(), incident.version);
+    let attempt = incident.repair.as_ref().and_then(|r| r.attempt.as_ref());
+    let (node, boots) = look(setup, world, attempt);
+    let object = object(world, attempt);
+    let mode = if setup.is_wrong(Wrong::OrderIgnoresDryRun) {
+        Mode::Enforce
+    } else {
+        setup.remediation.mode
+    };
+    let policy = remediation::Policy {
+        mode,
+        ..setup.remediation.clone()
+    };
+    let faults = faults(setup, world, &incident);
+    let drains = setup.drain.mode != decide::drain::Mode::Off;
+    let view = View {
+        incident: &incident,
+        node: node.as_ref(),
+        faults: &faults,
+        wants_drain: drains && incident.open_faults().next().is_some(),
+        boots: &boots,
+        past: &world.past,
+        object: &object,
+        other_repair: other_repair(world, &incident),
+        waits_as_own_node: false,
+        policy: &policy,
+    };
+    let decision = remediation::decide(&view, now);
+    if let Some(next) = decision.incident {
+        let repair = next.repair.as_ref();
+        let ordered = repair.filter(|repair| repair.status == RepairStatus::Requested);
+        let ordered = ordered.and_then(|repair| repair.attempt.clone());
+        if let (true, Some(attempt)) = (setup.is_wrong(Wrong::OrdersFirst), &ordered) {
+            world.memory.order = Some(Kept::new((attempt.clone(), decided)));
+            return true;
+        }
+        world.fail(promises::of_remediation(setup, world, &next));
+        if let Some(transition) = &decision.transition {
+            world.did("remediation", transition.reason.code());
+        }
+        if let Some(attempt) = ordered {
+            world.memory.order_refused = None;
+            world.past.change(|past| {
+                past.push(PastAttempt {
+                    rung: attempt.rung,
+                    at: attempt.requested_at,
+                });
+            });
+        }
+        world.incident = Some(Kept::new(next));
+        return true;
+    }
+    if let Some(order) = decision.order {
+        world.memory.order = Some(Kept::new((order, decided)));
+        return true;
+    }
+    false
+}
+
+fn look(
+    setup: &Setup,
+    world: &World,
+    attempt: Option<&Attempt>,
+) -> (Option<NodeLook>, health_event::Boots) {
+    let Some(node) = &world.node else {
+        return (None, (*world.boots).clone());
+    };
+    let boots = boots_seen(&world.boots, &node.facts.boot, attempt);
+    let mut boot = boots.present().cloned().unwrap_or_default();
+    if setup.is_wrong(Wrong::ReadyIsEnough) && attempt.is_some() {
+        boot = boot_id(0, u8::MAX);
+    }
+    let look = NodeLook {
+        boot,
+        ready: node.facts.ready,
+        paused: node.facts.paused && !setup.is_wrong(Wrong::OrderIgnoresPause),
+        external_owner: node.facts.external_owner.clone(),
+    };
+    (Some(look), boots)
+}
+
+fn faults(setup: &Setup, world: &World, incident: &Incident) -> Vec<FaultFacts> {
+    let of_incident = |index: usize| {
+        let fault = world.faults[index]?;
+        let id = &setup.template(index).id;
+        let mut open = incident.open_faults();
+        let joined = open.any(|f| f.id == *id);
+        joined.then(|| FaultFacts {
+            id: id.clone(),
+            action: setup.actions[index].to_owned(),
+            boot: boot_id(0, fault.boot),
+            last_at: Setup::now(fault.said),
+        })
+    };
+    (0..2).filter_map(of_incident).collect()
+}
+
+fn object(world: &World, attempt: Option<&Attempt>) -> Object {
+    let Some(attempt) = attempt else {
+        return Object::Absent;
+    };
+    if world.memory.order_refused.as_ref() == Some(&attempt.object) {
+        return Object::Refused("an admission webhook does not want it".to_owned());
+    }
+    match world.reboots.iter().find(|r| r.name == attempt.object) {
+        None => Object::Absent,
+        Some(reboot) if !reboot.is_over() => Object::Running,
+        Some(reboot) if reboot.ready.0 == Some(true) => Object::Done,
+        Some(reboot) if reboot.ready.1 == NO_REBOOT_OBSERVED => Object::NoReboot,
+        Some(reboot) => Object::Failed(reboot.ready.1.to_owned()),
+    }
+}
+
+/// A repair object of the node that is not at its end and not this incident's present attempt.
+fn other_repair(world: &World, incident: &Incident) -> bool {
+    let object = |reboot: &&Kept<Reboot>| !reboot.is_over() && !wants(incident, &reboot.name);
+    world.reboots.iter().any(|reboot| object(&reboot))
+}
+
+/// Makes the object; the API server may refuse it.
+pub(super) fn order(setup: &Setup, world: &mut World, refused: bool) -> bool {
+    let Some(order) = world.memory.order.take() else {
+        return false;
+    };
+    let (attempt, decided) = (*order).clone();
+    if world.decided() != Some(decided) && !setup.is_wrong(Wrong::StaleOrder) {
+        return true;
+    }
+    if refused {
+        world.memory.order_refused = Some(attempt.object);
+        return true;
+    }
+    let owner = world.node.as_ref().map(|node| node.facts.uid.clone());
+    let Some(incident) = world.incident.clone() else {
+        world.fail(Some(super::Broken::OrderWithoutIncident));
+        return true;
+    };
+    let Some(owner) = owner.filter(|uid| *uid == incident.node_uid) else {
+        return true;
+    };
+    if world.reboots.iter().any(|r| r.name == attempt.object) {
+        return true;
+    }
+    let id = incident.id.clone();
+    world.fail(promises::of_order(setup, world, &attempt));
+    world.did("remediation", "order");
+    world.make(Reboot {
+        uid: 0,
+        name: attempt.object,
+        incident: Some(id),
+        owner: Some(owner),
+        body: body(world, attempt.force),
+        ready: (None, ""),
+    });
+    true
+}
+
+/// Takes one object back that nobody waits for, as far as its status tells that nothing was sent.
+pub(super) fn recall(setup: &Setup, world: &mut World) -> bool {
+    let recalled = |reboot: &Kept<Reboot>| {
+        let sent = matches!(reboot.body.signal, janitor::Signal::Sent { .. });
+        let may_be_sent = sent || reboot.body.started_at.is_some();
+        world.is_recalled(setup, reboot, may_be_sent)
+    };
+    let Some(index) = world.reboots.iter().position(recalled) else {
+        return false;
+    };
+    world.delete_reboot(index);
+    world.did("remediation", "recall");
+    true
+}
+
+/// A new object, as far as decisions see it.
+pub(super) fn body(world: &World, force: bool) -> janitor::RebootNode {
+    janitor::RebootNode {
+        created_at: world.now(),
+        force,
+        deleting: false,
+        started_at: None,
+        completed_at: None,
+        signal: janitor::Signal::Unknown,
+        says_manual: false,
+    }
+}
+
+impl World {
+    /// The version of the open incident for which something may be decided now.
+    pub(super) fn decided(&self) -> Option<super::memory::Decided> {
+        let incident = self.incident.as_ref()?;
+        Some((incident.id.clone(), incident.version))
+    }
+
+    /// The open incident of the node object that is there, or of one that is gone.
+    pub(super) fn incident_here(&self) -> Option<Incident> {
+        let incident = self.incident.as_deref()?;
+        let node = self.node.as_ref();
+        let here = node.is_none_or(|node| node.facts.uid == incident.node_uid);
+        here.then(|| incident.clone())
+    }
+
+    /// Whether nobody waits for an object any more, for which nothing was sent.
+    pub(super) fn is_recalled(&self, setup: &Setup, reboot: &Reboot, may_be_sent: bool) -> bool {
+        let Some(id) = reboot.incident.as_ref() else {
+            return false;
+        };
+        if setup.is_wrong(Wrong::IgnoresRecall) {
+            return false;
+        }
+        match self.incident.as_deref().filter(|open| open.id == *id) {
+            Some(open) => {
+                remediation::is_recalled(open, &reboot.name, reboot.is_over(), may_be_sent)
+            }
+            // One that is over waits for nothing.
+            None => !reboot.is_over() && !may_be_sent,
+        }
+    }
+
+    pub(super) fn make(&mut self, mut reboot: Reboot) {
+        reboot.uid = self.reboot_uids;
+        self.reboot_uids += 1;
+        self.reboots.push(Kept::new(reboot));
+    }
+
+    /// Whether a signal may have its effect still whose object is gone.
+    pub(super) fn orphan_runs(&self, setup: &Setup) -> bool {
+        let shown = self.node.as_ref().map(|node| &node.facts.boot);
+        let gone = |intent: &&Intent| self.reboot(intent.object).is_none();
+        self.intents.iter().filter(gone).any(|intent| {
+            let intent = janitor::Intent {
+                boot_before: boot_id(0, intent.boot),
+                at: Setup::now(intent.at),
+                fresh: false,
+            };
+            janitor::runs_without_object(&intent, shown, &setup.janitor, self.now())
+        })
+    }
+}

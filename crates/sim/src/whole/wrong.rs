@@ -1,0 +1,58 @@
+//! Rules that are broken on purpose, each of which must be caught.
+
+/// What a wrong decision does not look at, or what a wrong shell does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wrong {
+    /// Pods are evicted before the drain is stored.
+    EvictsFirst,
+    /// Evictions go out whatever has become of the incident.
+    StaleEviction,
+    /// The object is made before the order is stored.
+    OrdersFirst,
+    /// Objects are made whatever has become of the incident.
+    StaleOrder,
+    /// The signal is sent before its intent is stored.
+    SendsFirst,
+    /// A signal whose answer is not known is sent again.
+    SendsAgain,
+    /// An answer that was lost is taken for a refusal.
+    LostIsRefused,
+    /// Nobody takes the node's lock.
+    NoLock,
+    /// The node's lock goes to whoever sends.
+    SharesLock,
+    /// A new process takes the locks of the old one for nobody's.
+    CrashUnlocks,
+    /// Nobody looks whether a signal may be on its way whose object is gone.
+    IgnoresOrphans,
+    /// Nobody looks whether the machine has booted since the order.
+    IgnoresBoot,
+    /// What was ordered is carried out though its incident is over.
+    IgnoresRecall,
+    /// A recovery does not look at the repair.
+    ReleasesDuringRepair,
+    /// A recovery does not look at the faults.
+    ReleasesWithFault,
+    /// A recovery does not wait for the agent.
+    ReleasesUnsettled,
+    /// Pods that are not known are taken for none.
+    UnknownIsEmpty,
+    /// The drain overlooks every pod.
+    OverlooksPods,
+    /// The drain does not look at the pause.
+    DrainIgnoresPause,
+    /// The remediation does not look at the pause.
+    OrderIgnoresPause,
+    /// The janitor does not look at the pause.
+    JanitorIgnoresPause,
+    /// The drain acts in dry run.
+    DrainIgnoresDryRun,
+    /// The remediation acts in dry run.
+    OrderIgnoresDryRun,
+    /// A person's uncordon is forgotten.
+    ForgetsHold,
+    /// A node that is Ready is taken for one that has rebooted.
+    ReadyIsEnough,
+    /// The lock of an object that is over is never given back.
+    KeepsLock,
+}

@@ -142,7 +142,7 @@ async fn switched_off_it_follows_what_was_sent_and_touches_nothing_else() {
     order(&cluster, "sent", "j-off-sent").await;
     rig.until_signals("j-off-sent", 1).await;
     let host = rig.provider.address().to_string();
-    rig.config = super::config(&host, "enabled = false");
+    rig.config = super::config(&host, "").replace("[janitor]", "[janitor]\nenabled = false");
     let rig = rig.restart().await;
     assert!(controller::janitor::is_needed(&rig.controller.context));
     order(&cluster, "new", "j-off-new").await;

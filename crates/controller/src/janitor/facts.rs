@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use decide::janitor::{Node, Place, Policy, RebootNode, Signal};
-use decide::remediation::{object_name, wants};
+use decide::remediation::{has_happened, object_name, wants};
 use event_store::{EventStore, ReadError};
 use health_event::BootId;
 use health_event::incident::IncidentId;
@@ -107,12 +107,14 @@ pub(super) fn boot(
     })
 }
 
-/// Whether whom the object was made for does not want it any more. A copy under another name is a
+/// Whether whom the object was made for does not want it any more, or the machine has booted since it
+/// was ordered: it is not rebooted for that again. A copy under another name is a
 /// person's own. An incident that the store does not know, or whose attempt it does not know, was lost
 /// with a store: then nobody can say.
 pub(super) fn is_recalled(
     object: &reboot_node::RebootNode,
     store: &EventStore,
+    node: &Node,
 ) -> Result<bool, ReadError> {
     let annotation = |key: &str| object.metadata.annotations.get(key);
     let id = annotation(names::INCIDENT.text).and_then(|id| IncidentId::new(id));
@@ -129,7 +131,11 @@ pub(super) fn is_recalled(
     }
     let repair = incident.repair.as_ref();
     let has_attempt = repair.is_some_and(|repair| repair.attempt.is_some());
-    Ok(incident.quarantine.is_closed() || (has_attempt && !wants(&incident, name)))
+    let happened = match node {
+        Node::Seen { boot, .. } => has_happened(&incident, name, boot),
+        Node::NotKnown | Node::Missing => false,
+    };
+    Ok(incident.quarantine.is_closed() || happened || (has_attempt && !wants(&incident, name)))
 }
 
 /// What is asked to find out whether another reboot may run.

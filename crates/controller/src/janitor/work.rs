@@ -358,7 +358,7 @@ impl Module {
         Ok(Observed {
             place,
             excluded: facts.is_some() && exclusions.iter().any(|s| s.matches(labels)),
-            recalled: facts::is_recalled(object, &context.store)?,
+            recalled: facts::is_recalled(object, &context.store, &node)?,
             not_before: self.down()[usize::from(object.spec.force)].map(|down| down.until),
             object: facts::object(object, now),
             node,

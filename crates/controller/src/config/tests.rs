@@ -131,7 +131,7 @@ fn a_configuration_that_is_too_large_is_refused_before_it_is_read() {
 #[test]
 fn every_fault_is_reported_with_key_value_and_allowed_form() {
     let text = r#"
-        profile = "drain"
+        profile = "everything"
         surprise = 1
         [ingest]
         mode = "maybe"
@@ -158,7 +158,7 @@ fn every_fault_is_reported_with_key_value_and_allowed_form() {
     "#;
     let found = problems(text);
     for want in [
-        r#"profile = "drain": allowed is silent, observe or cordon (drain and"#,
+        r#"profile = "everything": allowed is silent, observe, cordon, drain or remediate"#,
         "surprise = 1: allowed is no such key; keys here are api, connector,",
         r#"ingest.mode = "maybe": allowed is enforce, audit or off"#,
         r#"ingest.listen = "nowhere": allowed is ADDRESS:PORT"#,

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use e2e::crash::{Crash, Lane, Moment, Plan, Story, Victim, When};
+use e2e::crash::{Crash, Lane, Moment, Plan, Story, Victim, When, Whole};
 use e2e::machine::SOON;
 use e2e::monitor::fatal;
 use jiff::{SignedDuration, Timestamp};
@@ -90,6 +90,10 @@ enum Needs {
     Lease,
     /// TLS under an authority of its own.
     Authority,
+    /// Everything that follows the cordon.
+    Whole,
+    /// A person's order of a reboot, and its end.
+    Order,
 }
 
 /// Each point of the product is in one of the groups, so each is run: a new one that is never
@@ -101,6 +105,14 @@ fn needs(point: &str) -> Needs {
         "write.authority" | "write.authority-change" | "write.bundle" | "write.bundle-change" => {
             Needs::Authority
         }
+        "write.eviction"
+        | "write.pod-deletion"
+        | "write.repair"
+        | "write.repair-status"
+        | "write.node-lock"
+        | "write.node-unlock" => Needs::Whole,
+        _ if point.starts_with("janitor.") => Needs::Whole,
+        "write.repair-expiry" | "write.repair-deletion" => Needs::Order,
         _ => Needs::Loop,
     }
 }
@@ -143,6 +155,24 @@ async fn a_controller_that_dies_with_its_lease_half_written_loses_and_repeats_no
     let mut lane = Lane::start_leased(&testbed, "leased").await.unwrap();
     for point in points(Needs::Lease) {
         println!("{}", die_at(&mut lane, point).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_dies_behind_the_cordon_moves_reboots_and_gives_back_once() {
+    let testbed = testbed().await;
+    let mut whole = Whole::start(&testbed, "whole").await.unwrap();
+    for point in points(Needs::Whole) {
+        let started = Instant::now();
+        let run = whole.run_loop(point).await;
+        run.unwrap_or_else(|error| panic!("{point}: {error:#}"));
+        println!("{point}: {} s", started.elapsed().as_secs());
+    }
+    for point in points(Needs::Order) {
+        let started = Instant::now();
+        let run = whole.run_order(point).await;
+        run.unwrap_or_else(|error| panic!("{point}: {error:#}"));
+        println!("{point}: {} s", started.elapsed().as_secs());
     }
 }
 

@@ -22,6 +22,7 @@ mod plan;
 mod rare;
 mod reboot;
 mod sent;
+mod whole;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -41,6 +42,7 @@ use crate::programs::NAMESPACE;
 use crate::{Agent, Controller, ControllerOptions, KernelLog, Machine, nodes};
 
 pub use self::plan::{Moment, Plan, Story};
+pub use self::whole::Whole;
 
 /// The check that takes the node out.
 const FATAL: &str = "GpuMemWatch";
@@ -135,17 +137,28 @@ impl<'a> Lane<'a> {
     }
 
     async fn start_with(testbed: &'a Testbed, name: &str, lease: &str) -> anyhow::Result<Self> {
+        Self::start_as(testbed, name, "cordon", lease, "").await
+    }
+
+    async fn start_as(
+        testbed: &'a Testbed,
+        name: &str,
+        profile: &str,
+        lease: &str,
+        more: &str,
+    ) -> anyhow::Result<Self> {
         // Agents report often, so that each run has a report that is compared. One node after the
         // other goes out and comes back: only in the pool of the breaker's story, of two nodes, a
         // bound is reached, that of the level.
         let extra = format!(
             "[reports]\ninterval = \"2s\"\nagent_silent = false\n[quarantine]\n\
              first_action_delay = \"0s\"\n[quarantine.circuitBreaker]\npercentage = 100\n\
-             duration = \"{}s\"\n{}",
+             duration = \"{}s\"\n{}{more}",
             breaker::WINDOW.as_secs(),
             breaker::POOLS
         );
         let options = ControllerOptions {
+            profile: profile.to_owned(),
             extra: format!("[lease]\n{lease}\n{extra}"),
             ..ControllerOptions::default()
         };

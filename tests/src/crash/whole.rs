@@ -1,0 +1,162 @@
+//! The stages behind the cordon: pods moved, a reboot ordered and carried out, and a person's own
+//! order with its end.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use testbed::{ProviderOptions, SimProvider, Testbed, is_ready, wait_for};
+
+use super::{Lane, Victim};
+use crate::machine::SOON;
+use crate::{KernelLog, Machine, nodes};
+
+const REBOOT_NODE: &str =
+    include_str!("../../../deploy/crds/janitor.dgxc.nvidia.com_rebootnodes.yaml");
+const PATH: &str = "/apis/janitor.dgxc.nvidia.com/v1alpha1/rebootnodes";
+const LINE: &str = "NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.";
+/// Pods that are evicted at once, and pods that are deleted after a moment.
+const MOVED: [&str; 2] = ["crash-evicted", "crash-deleted"];
+
+/// A controller that does everything, and the provider that it asks.
+pub struct Whole<'a> {
+    lane: Lane<'a>,
+    provider: SimProvider,
+}
+
+impl<'a> Whole<'a> {
+    /// Starts both with a new store and without a Lease, see [`Lane::start`].
+    ///
+    /// # Errors
+    /// One does not start.
+    pub async fn start(testbed: &'a Testbed, name: &str) -> anyhow::Result<Self> {
+        testbed.install_crd(REBOOT_NODE).await?;
+        let provider = SimProvider::start(ProviderOptions::new(testbed.admin())).await?;
+        let [evicted, deleted] = MOVED;
+        // A signal that was not sent is given up after its timeout, and the next attempt is made.
+        let extra = format!(
+            "[drain]\nfirst_action_delay = \"0s\"\ndeleteAfterTimeoutMinutes = 0.01\n\
+             [[drain.userNamespaces]]\nname = \"{evicted}\"\nmode = \"Immediate\"\n\
+             [[drain.userNamespaces]]\nname = \"{deleted}\"\nmode = \"DeleteAfterTimeout\"\n\
+             [remediation]\nfirst_action_delay = \"0s\"\n\
+             [janitor]\ncspProviderHost = \"{}\"\ncspProviderInsecure = true\n\
+             cspProviderTokenPath = \"\"\nask_interval = \"200ms\"\ntimeout = \"8s\"\n",
+            provider.address()
+        );
+        let lane = Lane::start_as(testbed, name, "remediate", "enabled = false", &extra).await?;
+        Ok(Self { lane, provider })
+    }
+
+    /// A fault of the kernel log, and a controller that dies at the point on the way to its end.
+    /// Whatever was under way is done once: each pod is gone, the machine got one signal, and the
+    /// node is back.
+    ///
+    /// # Errors
+    /// What was lost, repeated or left undone.
+    pub async fn run_loop(&mut self, point: &'static str) -> anyhow::Result<()> {
+        let mut machine = self.lane.machine(KernelLog::Pipe).await?;
+        for namespace in MOVED {
+            let made = self
+                .lane
+                .testbed
+                .create_pods_on(&machine.name, namespace, 1);
+            made.await?;
+        }
+        self.lane
+            .arm(Victim::Controller, &mut machine, point)
+            .await?;
+        machine.agent.kernel_line(LINE)?;
+        self.dies(point)?;
+        self.lane.controller.restart().await?;
+        machine.rebooted(self.lane.testbed).await?;
+        let client = self.lane.testbed.admin();
+        nodes::wait(&client, &machine.name, "released", SOON, |node| {
+            !nodes::is_cordoned(node) && nodes::marks(node).is_empty()
+        })
+        .await
+        .with_context(|| self.lane.controller.log_tail())?;
+        self.ends(&machine).await?;
+        let pods: Api<Pod> = Api::all(client);
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={}", machine.name));
+        let left = pods.list(&on_node).await?.items;
+        ensure!(left.is_empty(), "pods are left: {left:#?}");
+        machine.agent.kill();
+        Ok(())
+    }
+
+    /// A person's order of a reboot that is kept for a second, and a controller that dies at the
+    /// point. The machine gets one signal, and the object goes.
+    ///
+    /// # Errors
+    /// As [`Whole::run_loop`].
+    pub async fn run_order(&mut self, point: &'static str) -> anyhow::Result<()> {
+        let mut machine = self.lane.machine(KernelLog::Off).await?;
+        self.lane
+            .arm(Victim::Controller, &mut machine, point)
+            .await?;
+        let name = format!("by-hand-{}", machine.name);
+        let order = json!({
+            "apiVersion": "janitor.dgxc.nvidia.com/v1alpha1",
+            "kind": "RebootNode",
+            "metadata": { "name": name, "annotations": { "nvsentinel.nvidia.com/ttl": "1s" } },
+            "spec": { "nodeName": machine.name, "force": false },
+        });
+        let client = self.lane.testbed.admin();
+        let request = http::Request::post(PATH).body(serde_json::to_vec(&order)?)?;
+        client.request::<Value>(request).await?;
+        self.dies(point)?;
+        self.lane.controller.restart().await?;
+        wait_for("the order to be over and gone", SOON, || async {
+            let left = orders(&client, &machine.name).await?;
+            ensure!(left.is_empty(), "{left:#?}");
+            Ok(Some(()))
+        })
+        .await
+        .with_context(|| self.lane.controller.log_tail())?;
+        nodes::wait(&client, &machine.name, "Ready", SOON, is_ready).await?;
+        let signals = self.provider.signals(&machine.name);
+        ensure!(signals == 1, "the machine got {signals} signals");
+        machine.agent.kill();
+        Ok(())
+    }
+
+    fn dies(&mut self, point: &str) -> anyhow::Result<()> {
+        let died = self.lane.controller.ended_within(SOON);
+        ensure!(
+            died,
+            "it never came to {point}; {}",
+            self.lane.controller.log_tail()
+        );
+        Ok(())
+    }
+
+    /// One signal came, and every order of the node is at its end.
+    async fn ends(&self, machine: &Machine) -> anyhow::Result<()> {
+        let client = self.lane.testbed.admin();
+        let signals = self.provider.signals(&machine.name);
+        ensure!(signals == 1, "the machine got {signals} signals");
+        wait_for("the orders to be over", Duration::from_secs(20), || async {
+            let all = orders(&client, &machine.name).await?;
+            let over = all
+                .iter()
+                .all(|o| o["status"]["completionTime"].is_string());
+            ensure!(over && (1..=2).contains(&all.len()), "{all:#?}");
+            Ok(Some(()))
+        })
+        .await
+    }
+}
+
+/// RebootNodes that name the node.
+async fn orders(client: &Client, node: &str) -> anyhow::Result<Vec<Value>> {
+    let request = http::Request::get(PATH).body(Vec::new())?;
+    let list: Value = client.request(request).await?;
+    let items = list["items"].as_array().into_iter().flatten();
+    Ok(items
+        .filter(|o| o["spec"]["nodeName"] == node)
+        .cloned()
+        .collect())
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 use decide::remediation::Mode;
 use event_store::{ReadError, WriteError};
 use health_event::NodeName;
+use health_event::incident::Incident;
 use jiff::Timestamp;
 
 use super::work::Module;
@@ -53,10 +54,31 @@ pub fn run(
     context: Context,
     leadership: Leadership,
 ) -> impl Future<Output = Result<(), RemediationError>> {
-    // Before anything is read: what is stored or seen from now on wakes, and waits in the queue.
     let workers = Workers::new();
-    context.wakes.add(&workers);
-    serve(context, leadership, workers)
+    let rests = rests(&context);
+    if !rests {
+        // Before anything is read: what is stored or seen from now on wakes, and waits in the queue.
+        context.wakes.add(&workers);
+    }
+    async move {
+        if rests {
+            context.stop.requested().await;
+            return Ok(());
+        }
+        serve(context, leadership, workers).await
+    }
+}
+
+/// Whether there is nothing to do for as long as the process runs: it is switched off, and nothing
+/// that was ordered is under way.
+fn rests(context: &Context) -> bool {
+    let under_way = |incident: &Incident| {
+        let repair = incident.repair.as_ref();
+        repair.is_some_and(|repair| repair.status.is_under_way())
+    };
+    let open = context.store.open_incidents();
+    settings::mode(&context.config.remediation) == Mode::Off
+        && open.is_ok_and(|open| !open.iter().any(under_way))
 }
 
 async fn serve(

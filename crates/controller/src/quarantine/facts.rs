@@ -76,6 +76,7 @@ pub(super) fn node_facts(
             .filter_map(|c| cooperator_value(node, c))
             .collect(),
         external_owner: node.external_owner(&config.external_owners),
+        repaired_by_others: false,
         pool: pool.to_owned(),
         control_plane: node.label(names::CONTROL_PLANE.text).is_some(),
         opted_out: node.label(names::MANAGED_BY.text) == Some("false"),

@@ -221,7 +221,10 @@ impl Module {
         let machine = self.machine(&machine_id, node.as_deref(), &agent)?;
         let facts = node.as_ref().map(|n| {
             let pool = self.context.nodes.pool_of(n);
-            facts::node_facts(n, pool, &self.policy, &self.context.config.quarantine)
+            NodeFacts {
+                repaired_by_others: self.is_repaired_by_others(name, incident.as_ref()),
+                ..facts::node_facts(n, pool, &self.policy, &self.context.config.quarantine)
+            }
         });
         let rules = self.rules.now();
         let faults = match &node {
@@ -240,6 +243,16 @@ impl Module {
             machine,
             mark_origin,
         }))
+    }
+
+    /// Whether work has begun on an order of a reboot that is not the incident's own.
+    fn is_repaired_by_others(&self, name: &NodeName, incident: Option<&Incident>) -> bool {
+        let own = incident.and_then(|i| i.repair.as_ref()?.attempt.as_ref());
+        let orders = self.context.reboots.of_node(name.as_str());
+        orders.iter().any(|order| {
+            let is_own = own.is_some_and(|own| own.object == order.metadata.name);
+            !is_own && !order.is_over() && order.status.start_time.is_some()
+        })
     }
 
     /// What is known of the machine, with the boot that the node's status shows noted: but not

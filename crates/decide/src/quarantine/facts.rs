@@ -111,6 +111,8 @@ pub struct NodeFacts {
     pub cooperator_values: BTreeMap<String, String>,
     /// Who else repairs this node at the moment (taint, label or key of an external owner).
     pub external_owner: Option<String>,
+    /// A repair of the node that a person ordered, or an incident that is over, is under way.
+    pub repaired_by_others: bool,
     /// Pool that the breaker counts it in.
     pub pool: String,
     /// Whether it is a control-plane node.

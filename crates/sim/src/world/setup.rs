@@ -208,6 +208,7 @@ pub(crate) fn registered(
         labels: BTreeMap::new(),
         cooperator_values: BTreeMap::new(),
         external_owner: None,
+        repaired_by_others: false,
         pool: "gpu".to_owned(),
         control_plane: false,
         opted_out: false,

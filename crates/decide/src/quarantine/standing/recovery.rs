@@ -86,7 +86,8 @@ impl Look<'_> {
     /// What keeps a node out of which no fault is open, beside the mode.
     pub(super) fn release_blocker(&self, next: &Incident) -> Option<&'static str> {
         let repair = next.repair.as_ref();
-        if repair.is_some_and(|repair| repair.status.is_under_way()) {
+        let own = repair.is_some_and(|repair| repair.status.is_under_way());
+        if own || self.node.repaired_by_others {
             Some("repair_under_way")
         } else if self.node.external_owner.is_some() {
             Some("external_owner")

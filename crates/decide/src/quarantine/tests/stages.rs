@@ -182,6 +182,17 @@ fn a_repair_under_way_keeps_the_node_out_and_a_person_s_uncordon_does_not_wait_f
 }
 
 #[test]
+fn a_repair_that_a_person_ordered_keeps_the_node_out_too() {
+    let mut world = out();
+    world.node_mut().repaired_by_others = true;
+    world.say(healthy(XID, "GPU 0", ""));
+    assert_eq!(world.status(), "Quarantined");
+    world.node_mut().repaired_by_others = false;
+    world.settle();
+    assert_eq!(world.status(), "none");
+}
+
+#[test]
 fn the_last_repair_stands_on_the_node_until_it_is_given_back() {
     let mut world = out();
     let drained = Some(drain(DrainStatus::Drained));

@@ -122,6 +122,7 @@ pub(super) fn clean_node() -> NodeFacts {
         labels: BTreeMap::new(),
         cooperator_values: BTreeMap::new(),
         external_owner: None,
+        repaired_by_others: false,
         pool: "gpu".into(),
         control_plane: false,
         opted_out: false,

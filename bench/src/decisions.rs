@@ -97,6 +97,7 @@ impl Place {
             labels: BTreeMap::new(),
             cooperator_values: BTreeMap::new(),
             external_owner: None,
+            repaired_by_others: false,
             pool: "gpu".to_owned(),
             control_plane: false,
             opted_out: false,

@@ -62,7 +62,7 @@ async fn labels_and_overrides_change_what_is_stored_and_a_recovery_closes_it() {
     assert_eq!(agent.shown().await["faults"][0]["count"], 1);
     agent
         .until_counted(&[
-            "nvsentinel_override_evaluation_errors_total{rule_name=\"broken\"} 2",
+            "warden_override_evaluation_errors_total{rule_name=\"broken\"} 2",
             "nvsentinel_overrides_applied_total{rule_name=\"in zone a\",field=\"isFatal\"} 2",
         ])
         .await;

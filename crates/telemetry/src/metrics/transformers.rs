@@ -29,7 +29,7 @@ impl TransformerMetrics {
             ),
             override_errors: add(
                 r,
-                "nvsentinel_override_evaluation_errors",
+                "warden_override_evaluation_errors",
                 "Evaluations of an override that ended in an error, which is no match",
                 Family::default(),
             ),

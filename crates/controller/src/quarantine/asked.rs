@@ -2,6 +2,7 @@
 
 use std::sync::PoisonError;
 
+use decide::breaker::BreakerState;
 use decide::quarantine::{Decision, Mode, Note, Request, RequestKind};
 use health_event::NodeName;
 use health_event::incident::{Incident, QuarantineStatus};
@@ -180,7 +181,7 @@ impl Module {
             .iter()
             .filter(|name| pool.is_none_or(|pool| pool == *name))
         {
-            let (nodes, put) = {
+            let (nodes, put, level) = {
                 let mut state = self.breaker.lock();
                 let nodes = state.reset(name);
                 // Under the lock: else the reset could be taken for an automatic one.
@@ -200,14 +201,16 @@ impl Module {
                         .store
                         .state_put(&key, value, self.context.fencing)
                 });
-                (nodes, put)
+                // Under the lock too: else the first could be out already by the reset that is told of.
+                let level = self.level_reached(&state, name);
+                (nodes, put, level)
             };
             if let Some(put) = put {
                 put.await.map_err(|error| error.to_string())?;
             }
             waiting += nodes.len();
             if !nodes.is_empty() && !drop_withheld {
-                reached += &self.level_reached(name);
+                reached += &level;
             }
             BreakerReset {
                 pool: name,
@@ -233,16 +236,11 @@ impl Module {
     }
 
     /// What keeps the nodes of a pool waiting although it was reset; empty if nothing does.
-    fn level_reached(&self, pool: &str) -> String {
+    fn level_reached(&self, state: &BreakerState, pool: &str) -> String {
         let config = &self.breaker.config;
         let size = self.context.nodes.pool_size(pool);
         let bound = config.level_bound(size);
-        let out = self
-            .breaker
-            .lock()
-            .pools
-            .get(pool)
-            .map_or(0, |p| p.out.len());
+        let out = state.pools.get(pool).map_or(0, |p| p.out.len());
         if !config.enabled || out < bound {
             return String::new();
         }

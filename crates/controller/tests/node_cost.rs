@@ -18,7 +18,7 @@ fn told(configuration: &str) -> String {
 #[test]
 fn check_config_tells_what_a_node_costs() {
     let shipped = r#"[node_cache]
-annotations = "13 by name"
+annotations = "12 by name"
 bytes_per_node = 677
 fields = []
 labels = "13 by name"

@@ -15,6 +15,8 @@ pub enum Kind {
     Annotation,
     /// Key of a taint.
     Taint,
+    /// Key of a label or an annotation of an object that is no node.
+    ObjectKey,
     /// Key of an event's metadata inside an annotation.
     Metadata,
     /// Name of an object of ours, or of the field manager.
@@ -127,30 +129,30 @@ names! {
         values "JSON, see remediation_state";
     // --- Annotations of a repair object ---
     /// How long a repair object is kept.
-    TTL = "nvsentinel.nvidia.com/ttl", Annotation, TTL_CLEANUP,
+    TTL = "nvsentinel.nvidia.com/ttl", ObjectKey, TTL_CLEANUP,
         written by "janitor, where it is absent; remediation", read by "janitor",
         values "a span as Go writes it: 336h0m0s";
     /// When it goes.
-    EXPIRY = "nvsentinel.nvidia.com/expiry", Annotation, TTL_CLEANUP,
+    EXPIRY = "nvsentinel.nvidia.com/expiry", ObjectKey, TTL_CLEANUP,
         written by "janitor, where it is absent; remediation", read by "janitor",
         values "a time, RFC 3339";
     /// It stays.
-    PRESERVE = "nvsentinel.nvidia.com/preserve", Annotation, TTL_CLEANUP,
+    PRESERVE = "nvsentinel.nvidia.com/preserve", ObjectKey, TTL_CLEANUP,
         written by "", read by "janitor", values "true";
     /// Which attempt of its incident a repair object is.
-    ATTEMPT = "warden.dev/attempt", Annotation, Origin::Warden,
+    ATTEMPT = "warden.dev/attempt", ObjectKey, Origin::Warden,
         written by "remediation", read by "remediation, where the store was lost",
         values "a number from 1";
     /// The action that a repair object was ordered for.
-    ACTION = "warden.dev/action", Annotation, Origin::Warden,
+    ACTION = "warden.dev/action", ObjectKey, Origin::Warden,
         written by "remediation", read by "remediation, where the store was lost",
         values "its name in the configuration";
     /// Boot of the node when its repair was ordered.
-    BOOT_BEFORE = "warden.dev/boot-before", Annotation, Origin::Warden,
+    BOOT_BEFORE = "warden.dev/boot-before", ObjectKey, Origin::Warden,
         written by "remediation", read by "remediation, where the store was lost",
         values "a boot id, or nothing";
     /// Who made a repair object.
-    OBJECT_MANAGED_BY = "app.kubernetes.io/managed-by", Label,
+    OBJECT_MANAGED_BY = "app.kubernetes.io/managed-by", ObjectKey,
         Origin::Reference("fault-remediation: templates"),
         written by "remediation", read by "people", values "warden";
     // --- Labels of a node ---
@@ -214,11 +216,11 @@ names! {
         written by "", read by "quarantine: co-operators", values "a time";
     // --- Pods ---
     /// The devices that a pod has.
-    POD_DEVICES = "dgxc.nvidia.com/devices", Annotation,
+    POD_DEVICES = "dgxc.nvidia.com/devices", ObjectKey,
         Origin::Reference("metadata-collector: pod devices"),
         written by "", read by "drain", values "JSON, see the reference";
     /// A pod that a kubelet runs by itself; the API server only shows it.
-    MIRROR_POD = "kubernetes.io/config.mirror", Annotation, Origin::Other("kubelet"),
+    MIRROR_POD = "kubernetes.io/config.mirror", ObjectKey, Origin::Other("kubelet"),
         written by "", read by "drain", values "a hash";
     // --- Inside quarantineHealthEvent ---
     /// How many events did not fit.
@@ -226,7 +228,7 @@ names! {
         written by "quarantine", read by "people", values "a number";
     // --- Events ---
     /// The last stored event that an Event counts, so that none is counted twice after a restart.
-    EVENT_SEQ = "warden.dev/last-seq", Annotation, Origin::Warden,
+    EVENT_SEQ = "warden.dev/last-seq", ObjectKey, Origin::Warden,
         written by "connector, on Events", read by "connector", values "a number";
     // --- Objects ---
     /// Field manager of all our writes, and the component of our Events.
@@ -264,6 +266,8 @@ pub const REPAIR_ORDERED: &str = "RepairOrdered";
 pub const REPAIR_SUCCEEDED: &str = "RepairSucceeded";
 /// Reason of the Event on a node on which an attempt to repair it failed.
 pub const REPAIR_FAILED: &str = "RepairFailed";
+/// Reason of the Event on a node that a person took back while a repair may still have its effect.
+pub const REPAIR_NOT_RECALLED: &str = "RepairNotRecalled";
 /// Reason of the Event on a node that only a person can repair.
 pub const REPAIR_NEEDS_OPERATOR: &str = "RepairNeedsOperator";
 /// Value of [`OBJECT_MANAGED_BY`].

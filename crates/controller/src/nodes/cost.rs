@@ -209,13 +209,13 @@ mod tests {
     /// Which one to measure, in a process of its own.
     const ALONE: &str = "WARDEN_TEST_MEASURES_COST";
 
-    const SHIPPED: &str = r#"annotations = "13 by name"
+    const SHIPPED: &str = r#"annotations = "12 by name"
 bytes_per_node = 677
 fields = []
 labels = "13 by name"
 typical_node = "63 labels, 7 annotations, 22 conditions, 50 images"
 "#;
-    const LABELS: &str = r#"annotations = "13 by name"
+    const LABELS: &str = r#"annotations = "12 by name"
 bytes_per_node = 2807
 fields = []
 labels = "all"

@@ -6,7 +6,7 @@ use std::time::Duration;
 use e2e::machine::SOON;
 use e2e::{Controller, ControllerOptions, KernelLog, Machine, nodes};
 use k8s_api::names;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -350,7 +350,7 @@ async fn a_persons_uncordon_ends_every_stage_and_recalls_what_is_not_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_uncordon_after_the_signal_leaves_the_reboot_its_end_and_the_next_plan_waits() {
+async fn an_uncordon_after_the_signal_leaves_the_reboot_its_end_and_says_so() {
     let behaviour = Behaviour {
         down_for: Duration::from_secs(2),
         ..Behaviour::default()
@@ -364,6 +364,17 @@ async fn an_uncordon_after_the_signal_leaves_the_reboot_its_end_and_the_next_pla
     .unwrap();
     at.uncordon().await;
     at.closed_by_hand().await;
+    let events: Api<Event> = Api::namespaced(at.turn.testbed.admin(), "default");
+    wait_for("the Event", SOON, || async {
+        let events = events.list(&ListParams::default()).await?;
+        let told = events.iter().any(|event| {
+            let is_of_node = event.involved_object.name.as_deref() == Some(at.name());
+            is_of_node && event.reason.as_deref() == Some("RepairNotRecalled")
+        });
+        Ok(told.then_some(()))
+    })
+    .await
+    .unwrap();
     at.rebooted().await;
     let ended = async || {
         let orders = at.orders().await;

@@ -32,6 +32,8 @@ struct Cause {
     pool: String,
     #[serde(default)]
     trip: Option<Tripped>,
+    #[serde(default)]
+    repair_left: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -109,6 +111,7 @@ fn take(step: &StoredTransition, said: &mut BTreeMap<decide::connector::Aggregat
         reason: &cause.reason,
         text: &cause.text,
         trip,
+        repair_left: cause.repair_left.as_deref(),
         at: step.at,
     });
     for post in posts {

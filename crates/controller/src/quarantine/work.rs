@@ -617,6 +617,20 @@ pub(super) fn mark_origin(
     })
 }
 
+/// Object of a repair that may still have its effect after the incident goes to its end.
+fn repair_left<'a>(decision: &Decision, observed: &'a Observed) -> Option<&'a str> {
+    let goes = decision.transition.as_ref().is_some_and(|t| match t.to {
+        QuarantineStatus::Releasing(_) | QuarantineStatus::Closed(_) => true,
+        QuarantineStatus::Withheld(_)
+        | QuarantineStatus::Observed
+        | QuarantineStatus::Applying
+        | QuarantineStatus::Quarantined => false,
+    });
+    let repair = observed.incident.as_ref()?.repair.as_ref()?;
+    let attempt = repair.attempt.as_ref()?;
+    (goes && repair.status.is_under_way()).then_some(&attempt.object)
+}
+
 /// The facts that decided, for the audit trail.
 fn cause(decision: &Decision, observed: &Observed, taken: &TakenRecord) -> String {
     let reason = decision.transition.as_ref().map(|t| &t.reason);
@@ -644,6 +658,9 @@ fn cause(decision: &Decision, observed: &Observed, taken: &TakenRecord) -> Strin
         && who != before
     {
         cause["held_before"] = json!(before);
+    }
+    if let Some(object) = repair_left(decision, observed) {
+        cause["repair_left"] = json!(object);
     }
     if !taken.pool.is_empty() {
         cause["pool"] = json!(taken.pool);

@@ -29,6 +29,8 @@ pub struct Step<'a> {
     pub text: &'a str,
     /// The trip of a breaker that came with it.
     pub trip: Option<Trip<'a>>,
+    /// Object of a repair that was under way when the incident went to its end.
+    pub repair_left: Option<&'a str>,
     /// When.
     pub at: Timestamp,
 }
@@ -134,6 +136,17 @@ fn quarantine_posts(step: &Step<'_>) -> Vec<EventPost> {
     if let Some(trip) = &step.trip {
         posts.push(post(step, names::BREAKER_TRIPPED, tripped(trip)));
     }
+    if let Some(object) = step.repair_left {
+        let message = format!(
+            "given back while its repair was under way: {}. What of RebootNode {} is not sent is \
+             recalled; what may be sent can't be: the machine may still reboot, and nothing else is \
+             ordered for it before that ends; `warden explain {}` tells more",
+            cut(step.text),
+            cut_to(object, LONG_TEXT),
+            step.node
+        );
+        posts.push(post(step, names::REPAIR_NOT_RECALLED, message));
+    }
     if step.withheld && WITHHOLD.contains(&step.reason) {
         let text = cut(step.text);
         let message = format!(
@@ -203,6 +216,7 @@ mod tests {
             reason,
             text: "the breaker's level bound is reached",
             trip: None,
+            repair_left: None,
             at: Timestamp::UNIX_EPOCH,
         }
     }
@@ -226,6 +240,28 @@ mod tests {
             ..step("permitted")
         };
         assert!(step_posts(&taken).is_empty());
+    }
+
+    #[test]
+    fn a_person_is_told_of_a_repair_that_may_still_come() {
+        let posts = step_posts(&Step {
+            withheld: false,
+            repair_left: Some("maintenance-gpu-1-x-1"),
+            text: "a person uncordoned the node",
+            ..step("manual_uncordon")
+        });
+        assert_eq!(posts.len(), 1);
+        assert_eq!(
+            (posts[0].reason.as_str(), posts[0].kind.as_str()),
+            ("RepairNotRecalled", "Warning")
+        );
+        let message = &posts[0].message;
+        assert!(
+            message.starts_with(
+                "given back while its repair was under way: a person uncordoned the node. "
+            ) && message.contains("RebootNode maintenance-gpu-1-x-1"),
+            "{message}"
+        );
     }
 
     #[test]

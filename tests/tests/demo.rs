@@ -14,7 +14,7 @@ use testbed::wait_for;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-/// A demo takes 5 s, and waits for another that uses the kernel's log.
+/// A demo takes 25 s, and waits for another that uses the kernel's log.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How soon a death must be told: it is looked for five times a second.
 const NOTICED: Duration = Duration::from_secs(10);
@@ -195,7 +195,7 @@ async fn two_demos_side_by_side_both_succeed_and_a_kept_one_can_be_looked_at() {
 async fn a_demo_that_waits_for_the_kernel_log_says_so_at_once() {
     let ring = Ring::take().await.unwrap();
     let mut demo = Demo::start(false);
-    demo.until("pods on them").await;
+    demo.until("a training run").await;
     let told = tokio::time::timeout(Duration::from_secs(1), demo.until("Waiting: another test"));
     told.await.expect("within a second");
     let held = demo.until("fuser says who").await;
@@ -238,7 +238,7 @@ async fn a_program_that_dies_under_a_kept_demo_ends_it_by_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_dies_in_the_middle_of_a_demo_is_named_too() {
     let mut demo = Demo::start(false);
-    demo.until("pods on them").await;
+    demo.until("a training run").await;
     let programs = demo.programs();
     let find = || async {
         let programs = children_of(demo.child.id().unwrap_or_default());
@@ -260,7 +260,7 @@ async fn a_program_that_dies_in_the_middle_of_a_demo_is_named_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_demo_after_which_a_node_is_not_as_it_was_fails() {
     let mut demo = Demo::start(false);
-    demo.until("pods on them").await;
+    demo.until("a training run").await;
     let admin = || async {
         let programs = children_of(demo.child.id().unwrap_or_default());
         let controller = programs

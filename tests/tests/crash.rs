@@ -326,6 +326,23 @@ async fn a_controller_that_dies_between_a_trip_and_a_release_by_a_person_forgets
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
+/// Random moments of the whole loop here; it takes 5 s without a kill.
+const WHOLE_RUNS: u64 = 4;
+const WHOLE_MILLIS: u64 = 5_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_at_any_moment_of_the_whole_loop_reboots_once_and_gives_back() {
+    let testbed = testbed().await;
+    let mut whole = Whole::start(&testbed, "moments").await.unwrap();
+    let first = u64::from(std::process::id());
+    for seed in first..first + WHOLE_RUNS {
+        let started = Instant::now();
+        let run = whole.run_at(Whole::moment(seed, WHOLE_MILLIS)).await;
+        println!("seed {seed}: {} s", started.elapsed().as_secs());
+        run.unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_at_any_moment_loses_and_repeats_nothing() {
     let testbed = testbed().await;

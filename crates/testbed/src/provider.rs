@@ -152,6 +152,8 @@ struct Shared {
     behaviour: Mutex<Behaviour>,
     tokens: Mutex<Vec<String>>,
     calls: Mutex<Vec<ProviderCall>>,
+    /// Nodes that were rebooted, each as often as it was.
+    reboots: Mutex<Vec<String>>,
     /// Whether each request is done, by its id.
     requests: Mutex<HashMap<String, bool>>,
     /// The sockets, so that they can be cut.
@@ -174,6 +176,7 @@ impl SimProvider {
             behaviour: Mutex::new(options.behaviour),
             tokens: Mutex::new(options.tokens),
             calls: Mutex::default(),
+            reboots: Mutex::default(),
             requests: Mutex::default(),
             sockets: Mutex::default(),
         });
@@ -231,6 +234,14 @@ impl SimProvider {
         signals
             .filter(|call| call.admitted && call.node == node)
             .count()
+    }
+}
+
+impl SimProvider {
+    /// How often a node was rebooted: not each signal is obeyed.
+    pub fn reboots(&self, node: &str) -> usize {
+        let reboots = locked(&self.shared.reboots);
+        reboots.iter().filter(|rebooted| *rebooted == node).count()
     }
 }
 
@@ -293,6 +304,7 @@ impl Shared {
     /// Begins a reboot; its request is done once the node is back.
     fn begin(self: &Arc<Self>, node: &str, request: &str, down_for: Duration) {
         locked(&self.requests).insert(request.to_owned(), false);
+        locked(&self.reboots).push(node.to_owned());
         let (shared, node) = (Arc::clone(self), node.to_owned());
         let request = request.to_owned();
         tokio::spawn(async move {

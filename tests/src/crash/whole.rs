@@ -12,6 +12,7 @@ use testbed::{ProviderOptions, SimProvider, Testbed, is_ready, wait_for};
 
 use super::{Lane, Victim};
 use crate::machine::SOON;
+use crate::random::Random;
 use crate::{KernelLog, Machine, nodes};
 
 const REBOOT_NODE: &str =
@@ -72,13 +73,47 @@ impl<'a> Whole<'a> {
         self.dies(point)?;
         self.lane.controller.restart().await?;
         machine.rebooted(self.lane.testbed).await?;
+        self.back(&mut machine).await?;
+        let signals = self.provider.signals(&machine.name);
+        ensure!(signals == 1, "the machine got {signals} signals");
+        Ok(())
+    }
+
+    /// The same, and a controller that is killed so long after the line.
+    ///
+    /// # Errors
+    /// As [`Whole::run_loop`].
+    pub async fn run_at(&mut self, after: Duration) -> anyhow::Result<()> {
+        let mut machine = self.lane.machine(KernelLog::Pipe).await?;
+        for namespace in MOVED {
+            let made = self
+                .lane
+                .testbed
+                .create_pods_on(&machine.name, namespace, 1);
+            made.await?;
+        }
+        machine.agent.kernel_line(LINE)?;
+        let (controller, testbed) = (&mut self.lane.controller, self.lane.testbed);
+        let dies = async {
+            tokio::time::sleep(after).await;
+            controller.kill();
+            controller.restart().await
+        };
+        let both = futures::future::try_join(dies, machine.rebooted(testbed));
+        both.await
+            .with_context(|| format!("killed after {} ms", after.as_millis()))?;
+        self.back(&mut machine).await
+    }
+
+    /// The node is back, its pods are gone, and it was rebooted once.
+    async fn back(&self, machine: &mut Machine) -> anyhow::Result<()> {
         let client = self.lane.testbed.admin();
         nodes::wait(&client, &machine.name, "released", SOON, |node| {
             !nodes::is_cordoned(node) && nodes::marks(node).is_empty()
         })
         .await
         .with_context(|| self.lane.controller.log_tail())?;
-        self.ends(&machine).await?;
+        self.ends(machine).await?;
         let pods: Api<Pod> = Api::all(client);
         let on_node = ListParams::default().fields(&format!("spec.nodeName={}", machine.name));
         let left = pods.list(&on_node).await?.items;
@@ -123,6 +158,11 @@ impl<'a> Whole<'a> {
         Ok(())
     }
 
+    /// A moment below so many milliseconds, drawn from a seed.
+    pub fn moment(seed: u64, below: u64) -> Duration {
+        Duration::from_millis(Random::new(seed).draw() % below.max(1))
+    }
+
     fn dies(&mut self, point: &str) -> anyhow::Result<()> {
         let died = self.lane.controller.ended_within(SOON);
         ensure!(
@@ -133,11 +173,12 @@ impl<'a> Whole<'a> {
         Ok(())
     }
 
-    /// One signal came, and every order of the node is at its end.
+    /// The machine was rebooted once, and every order of it is at its end. A signal may have come to
+    /// a provider that did nothing, because its caller was gone: then there is a second one.
     async fn ends(&self, machine: &Machine) -> anyhow::Result<()> {
         let client = self.lane.testbed.admin();
-        let signals = self.provider.signals(&machine.name);
-        ensure!(signals == 1, "the machine got {signals} signals");
+        let reboots = self.provider.reboots(&machine.name);
+        ensure!(reboots == 1, "the machine was rebooted {reboots} times");
         wait_for("the orders to be over", Duration::from_secs(20), || async {
             let all = orders(&client, &machine.name).await?;
             let over = all

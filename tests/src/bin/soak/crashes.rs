@@ -4,10 +4,15 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use e2e::crash::{Lane, Outcome, Plan, Story, Victim};
+use e2e::crash::{Lane, Outcome, Plan, Story, Victim, Whole};
 use testbed::{Options, Testbed};
 
 use crate::say;
+
+/// One more run of the whole loop for so many others.
+const OF_WHICH_WHOLE: u64 = 4;
+/// The whole loop takes so long without a kill, ms.
+const WHOLE_MILLIS: u64 = 5_000;
 
 /// One run and how it went.
 struct Line {
@@ -48,11 +53,50 @@ pub(crate) async fn run(first: u64, runs: u64) -> anyhow::Result<String> {
             outcome,
         });
     }
-    let text = summary(&lines, started.elapsed())?;
-    if lines.iter().any(|line| line.outcome.is_err()) {
+    let mut text = summary(&lines, started.elapsed())?;
+    let (whole, failed) = whole(first, runs.div_ceil(OF_WHICH_WHOLE)).await?;
+    text.push_str(&whole);
+    if failed || lines.iter().any(|line| line.outcome.is_err()) {
         bail!("{text}");
     }
     Ok(text)
+}
+
+/// Runs of the whole loop: a controller that is killed anywhere between the line and the release.
+/// Answers a summary, and whether one failed.
+async fn whole(first: u64, runs: u64) -> anyhow::Result<(String, bool)> {
+    say(&format!(
+        "{runs} crash runs of the whole loop, seeds from {first}"
+    ));
+    let testbed = Testbed::start(Options::default()).await?;
+    let mut whole = Whole::start(&testbed, "whole").await?;
+    let started = Instant::now();
+    let mut failures = String::new();
+    let mut failed = 0;
+    for seed in first..first + runs {
+        let after = Whole::moment(seed, WHOLE_MILLIS);
+        let run = whole.run_at(after).await;
+        let how = match &run {
+            Ok(()) => "ok".to_owned(),
+            Err(error) => format!("FAILED: {error:#}"),
+        };
+        say(&format!(
+            "seed {seed}  killed after {} ms: {how}",
+            after.as_millis()
+        ));
+        if let Err(error) = run {
+            failed += 1;
+            writeln!(failures, "\nSeed {seed}:\n\n```\n{error:#}\n```")?;
+        }
+    }
+    let text = format!(
+        "\n## Crash runs of the whole loop\n\n{runs} kills of the controller at random moments of the \
+         first {} s after the line, {failed} failed: two pods are moved, the machine is rebooted once, \
+         the node is back. Took {:.0} s.\n{failures}",
+        WHOLE_MILLIS / 1_000,
+        started.elapsed().as_secs_f64()
+    );
+    Ok((text, failed > 0))
 }
 
 fn summary(lines: &[Line], took: Duration) -> anyhow::Result<String> {

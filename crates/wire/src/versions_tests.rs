@@ -11,6 +11,10 @@ use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, encode_key, encode_varint, skip_field};
 
 use crate::datamodels::{BehaviourOverrides, Entity, HealthEvent as Event, HealthEvents};
+use crate::provider::{
+    IsNodeReadyRequest, IsNodeReadyResponse, SendRebootSignalRequest, SendRebootSignalResponse,
+    SendTerminateSignalRequest, SendTerminateSignalResponse,
+};
 use crate::warden::v1::{Asserted, Detector, ReportReply, ReportRequest, Spool};
 
 const NUMBERS: &str = include_str!("../proto/numbers.txt");
@@ -207,6 +211,7 @@ fn every_message_of_a_neighbouring_version_is_read() {
         holds("warden.v1.Asserted", &asserted()),
         holds("warden.v1.ReportReply", &reply()),
     ];
+    let tried = tried.into_iter().chain(of_the_provider());
     // A field has a type before its name, a value of an enum has not; maps are fields here.
     let fields = NUMBERS.lines().filter(|line| !line.starts_with('#'));
     let messages: BTreeSet<&str> = fields
@@ -215,7 +220,52 @@ fn every_message_of_a_neighbouring_version_is_read() {
         .map(|words| words[0])
         .filter(|name| !name.ends_with("Entry"))
         .collect();
-    assert_eq!(BTreeSet::from(tried), messages, "each message is tried");
+    let tried: BTreeSet<&str> = tried.collect();
+    assert_eq!(tried, messages, "each message is tried");
+}
+
+/// The messages of the provider, of whatever version it is.
+fn of_the_provider() -> [&'static str; 6] {
+    let (node_name, request_id) = ("gpu-1".to_owned(), "op-1".to_owned());
+    let reboot = SendRebootSignalRequest {
+        node_name: node_name.clone(),
+    };
+    let rebooted = SendRebootSignalResponse {
+        request_id: request_id.clone(),
+    };
+    let is_ready = IsNodeReadyRequest {
+        node_name: node_name.clone(),
+        request_id: request_id.clone(),
+    };
+    let ready = IsNodeReadyResponse { is_ready: true };
+    let terminate = SendTerminateSignalRequest { node_name };
+    let terminated = SendTerminateSignalResponse { request_id };
+    [
+        holds(
+            "nvidia.nvsentinel.janitor.v1alpha1.SendRebootSignalRequest",
+            &reboot,
+        ),
+        holds(
+            "nvidia.nvsentinel.janitor.v1alpha1.SendRebootSignalResponse",
+            &rebooted,
+        ),
+        holds(
+            "nvidia.nvsentinel.janitor.v1alpha1.IsNodeReadyRequest",
+            &is_ready,
+        ),
+        holds(
+            "nvidia.nvsentinel.janitor.v1alpha1.IsNodeReadyResponse",
+            &ready,
+        ),
+        holds(
+            "nvidia.nvsentinel.janitor.v1alpha1.SendTerminateSignalRequest",
+            &terminate,
+        ),
+        holds(
+            "nvidia.nvsentinel.janitor.v1alpha1.SendTerminateSignalResponse",
+            &terminated,
+        ),
+    ]
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! How one configuration is checked.
 
+use std::fmt::Debug;
+use std::hash::Hash;
+
 use sim::world::{Broken, Setup, Step, World, at_rest};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -127,7 +130,7 @@ fn transitions() -> Vec<Property<Checked>> {
 }
 
 /// A configuration that grows beyond this is a mistake: it would run for minutes.
-const MOST_STATES: usize = 300_000;
+pub(crate) const MOST_STATES: usize = 300_000;
 
 /// Looks at every history of a configuration: each promise holds in all, each transition in `taken`
 /// happens in some, and there are exactly so many states.
@@ -147,18 +150,26 @@ pub(crate) fn check(name: &str, setup: Setup, taken: &'static [&'static str], st
         .target_state_count(MOST_STATES)
         .spawn_bfs()
         .join();
-    let failed: Vec<_> = checker
-        .discoveries()
-        .into_iter()
-        .filter(|(name, _)| !taken.contains(name))
-        .collect();
     println!(
         "{name}: {} states, depth {}, {} ms",
         checker.unique_state_count(),
         checker.max_depth(),
         started.elapsed().as_millis()
     );
-    if let Some((property, path)) = failed.into_iter().next() {
+    judge(name, &checker, taken, states);
+}
+
+/// Fails unless all that was found are these `sometimes` properties, each of them, in exactly so many
+/// states.
+#[track_caller]
+pub(crate) fn judge<M>(name: &str, checker: &impl Checker<M>, taken: &[&'static str], states: usize)
+where
+    M: Model,
+    M::State: Clone + PartialEq + Debug + Hash,
+    M::Action: Clone + PartialEq + Debug,
+{
+    let mut failed = checker.discoveries().into_iter();
+    if let Some((property, path)) = failed.find(|(name, _)| !taken.contains(name)) {
         let steps: Vec<String> = path
             .into_actions()
             .iter()
@@ -175,6 +186,10 @@ pub(crate) fn check(name: &str, setup: Setup, taken: &'static [&'static str], st
             "{name}: {code} never happens"
         );
     }
+    assert!(
+        checker.state_count() < MOST_STATES,
+        "{name}: not all states"
+    );
     assert_eq!(checker.unique_state_count(), states, "{name}: states");
 }
 

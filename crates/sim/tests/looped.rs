@@ -5,6 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use sim::whole::{Broken, Ended, Setup, Step, World, end};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
+use crate::checked::{MOST_STATES, judge};
+
 /// A transition: module and name.
 pub(crate) type Taken = (&'static str, &'static str);
 
@@ -185,9 +187,6 @@ pub(crate) fn listed() -> Vec<Taken> {
     transitions().into_iter().map(|(taken, _)| taken).collect()
 }
 
-/// A configuration that grows beyond this is a mistake: it would run for minutes.
-const MOST_STATES: usize = 300_000;
-
 /// Looks at every history of a configuration: each promise holds in all, each transition in `taken`
 /// happens in some, from every state the incident comes to an end, and there are exactly so many
 /// states.
@@ -219,29 +218,7 @@ pub(crate) fn check(name: &str, setup: Setup, taken: &'static [Taken], states: u
             .saturating_sub(checker.unique_state_count()),
         started.elapsed().as_millis()
     );
-    let mut failed = checker.discoveries().into_iter();
-    if let Some((property, path)) = failed.find(|(name, _)| !names.contains(name)) {
-        let steps: Vec<String> = path
-            .into_actions()
-            .iter()
-            .map(|s| format!("{s:?}"))
-            .collect();
-        panic!(
-            "{name}: {property:?} does not hold after\n{}",
-            steps.join("\n")
-        );
-    }
-    for name_of_taken in names {
-        assert!(
-            checker.discovery(name_of_taken).is_some(),
-            "{name}: {name_of_taken} never happens"
-        );
-    }
-    assert!(
-        checker.state_count() < MOST_STATES,
-        "{name}: not all states"
-    );
-    assert_eq!(checker.unique_state_count(), states, "{name}: states");
+    judge(name, &checker, &names, states);
 }
 
 /// Looks whether a rule that is broken on purpose is caught, by this promise.

@@ -6,18 +6,12 @@ use super::work::Module;
 
 /// Looks again and again. When one appears or goes, every node with an incident is decided about anew.
 pub(super) async fn watch(module: &Module) {
-    loop {
-        look(module).await;
-        tokio::time::sleep(module.apply.reference.pause()).await;
-    }
+    let kube = &module.context.kube;
+    let reference = &module.apply.reference;
+    reference.watch(kube, |found| tell(module, found)).await;
 }
 
-async fn look(module: &Module) {
-    let reference = &module.apply.reference;
-    if !reference.look(&module.context.kube).await {
-        return;
-    }
-    let found = reference.found();
+fn tell(module: &Module, found: Option<String>) {
     let metrics = &module.context.metrics;
     metrics.other_drainer.set(i64::from(found.is_some()));
     if let Some(what) = found {

@@ -6,18 +6,14 @@ use super::work::Module;
 
 /// Looks again and again. When it appears or goes, every node with an object is looked at anew.
 pub(super) async fn watch(module: &Module) {
-    loop {
-        look(module).await;
-        tokio::time::sleep(module.reference.pause()).await;
-    }
+    let kube = &module.context.kube;
+    module
+        .reference
+        .watch(kube, |found| tell(module, found))
+        .await;
 }
 
-async fn look(module: &Module) {
-    let reference = &module.reference;
-    if !reference.look(&module.context.kube).await {
-        return;
-    }
-    let found = reference.found();
+fn tell(module: &Module, found: Option<String>) {
     let other = &module.context.metrics.janitor.other;
     other.set(i64::from(found.is_some()));
     if let Some(what) = found {

@@ -206,6 +206,17 @@ impl Reference {
         changed
     }
 
+    /// Looks again and again until the future is dropped; tells what runs whenever something else is
+    /// known.
+    pub async fn watch(&self, kube: &Kube, tell: impl Fn(Option<String>)) {
+        loop {
+            if self.look(kube).await {
+                tell(self.found());
+            }
+            tokio::time::sleep(self.pause()).await;
+        }
+    }
+
     /// The first that runs of those that a selector finds.
     async fn ask(&self, kube: &Kube, selector: &str) -> Result<Option<String>, CallError> {
         let (name, resource) = (self.program.name(), self.program.resource());

@@ -7,17 +7,13 @@ use super::work::Module;
 impl Module {
     /// Looks again and again. When one appears or goes, every node that is out is decided about anew.
     pub(super) async fn watch_reference(&self) {
-        loop {
-            self.look_for_reference().await;
-            tokio::time::sleep(self.reference.pause()).await;
-        }
+        let kube = &self.context.kube;
+        self.reference
+            .watch(kube, |what| self.tell_other(what))
+            .await;
     }
 
-    async fn look_for_reference(&self) {
-        if !self.reference.look(&self.context.kube).await {
-            return;
-        }
-        let what = self.reference.found();
+    fn tell_other(&self, what: Option<String>) {
         let runs = i64::from(what.is_some());
         self.context.metrics.remediation.other.set(runs);
         match what {

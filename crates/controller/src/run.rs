@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use event_store::{EventStore, OpenError, Options};
 use health_event::NodeName;
+use health_event::incident::Incident;
 use telemetry::{Admin, ControllerMetrics, Readiness, Subsystem};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
@@ -435,6 +436,10 @@ fn start_modules(
     tasks: &mut Tasks,
 ) -> requests::Requests {
     let (requests, asked) = requests::channel();
+    if follows_reboots(context) {
+        // Before anything decides: until all orders of reboots were read, nobody knows which there are.
+        context.reboots.will_be_followed();
+    }
     if context.config.quarantine.enabled {
         let (context, leadership) = (context.clone(), leadership.clone());
         let quarantine = quarantine::run(context, leadership, asked);
@@ -453,6 +458,18 @@ fn start_modules(
         });
     }
     requests
+}
+
+/// Whether orders of reboots matter to this process: a module makes or carries out some, or did.
+fn follows_reboots(context: &Context) -> bool {
+    let under_way = |incident: &Incident| {
+        let repair = incident.repair.as_ref();
+        repair.is_some_and(|repair| repair.status.is_under_way())
+    };
+    let open = context.store.open_incidents();
+    context.config.remediation.enabled
+        || janitor::is_needed(context)
+        || open.is_ok_and(|open| open.iter().any(under_way))
 }
 
 /// What follows the quarantine: drain, remediation, janitor.
@@ -475,7 +492,7 @@ fn start_loop(context: &Context, leadership: &Leadership, tasks: &mut Tasks) {
             Ok(janitor::run(of_janitor, leads).await?)
         });
     }
-    if config.remediation.enabled || janitor_is_needed {
+    if context.reboots.is_followed() {
         let context = context.clone();
         let stop = context.stop.clone();
         tasks.spawn_endless("reboot watch", &stop, async move {

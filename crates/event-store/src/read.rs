@@ -394,9 +394,11 @@ impl EventStore {
 
     /// Keys of module states that begin with this, sorted.
     pub fn state_keys(&self, prefix: &str) -> Result<Vec<String>, ReadError> {
-        let sql = "SELECT key FROM state WHERE substr(key, 1, length(?1)) = ?1 AND key >= ?1
-                   ORDER BY key";
-        self.list("module states", sql, params![prefix], |row| row.get(0))
+        let sql = "SELECT key FROM state
+                   WHERE key >= ?1 AND key < ?2 AND substr(key, 1, length(?1)) = ?1 ORDER BY key";
+        // Nothing that begins with the prefix comes after it with the last character there is.
+        let end = format!("{prefix}\u{10ffff}");
+        self.list("module states", sql, params![prefix, end], |row| row.get(0))
     }
 
     /// The number of the leadership that holds; 0 if none was set.

@@ -85,6 +85,10 @@ impl Module {
             self.intents().remove(uid);
             self.count_under_way();
             self.wake_waiting();
+            // A release may have waited for it.
+            if let Ok(node) = NodeName::new(&intent.node) {
+                self.context.wakes.wake(&node);
+            }
         }
         self.known().remove(uid);
         Ok(())

@@ -12,7 +12,7 @@ use decide::quarantine::{
 use decide::rules::RuleSets;
 use event_store::{EventStore, IncidentFilter, Machine, ReadError, Transition, WriteError};
 use health_event::incident::{Incident, IncidentFault, IncidentId, QuarantineStatus, Withheld};
-use health_event::{NodeName, Sender, keys};
+use health_event::{FaultId, NodeName, Sender, keys};
 use jiff::Timestamp;
 use k8s_api::IncidentMark;
 use serde_json::json;
@@ -25,6 +25,7 @@ use super::reload::Rules;
 use super::writes::{FIRST_PAUSE, LastWrite, READ_TIMEOUT, REFUSALS};
 use super::{facts, said, settings};
 use crate::context::Context;
+use crate::janitor;
 use crate::crash;
 use crate::kubernetes::CallError;
 use crate::nodes;
@@ -219,18 +220,19 @@ impl Module {
         };
         let agent = self.context.reports.agent(name)?;
         let machine = self.machine(&machine_id, node.as_deref(), &agent)?;
-        let facts = node.as_ref().map(|n| {
-            let pool = self.context.nodes.pool_of(n);
-            NodeFacts {
-                repaired_by_others: self.is_repaired_by_others(name, incident.as_ref()),
-                ..facts::node_facts(n, pool, &self.policy, &self.context.config.quarantine)
-            }
-        });
         let rules = self.rules.now();
         let faults = match &node {
             Some(node) => self.faults(node, &rules)?,
             None => Vec::new(),
         };
+        let facts = node.as_ref().map(|n| {
+            let pool = self.context.nodes.pool_of(n);
+            let ends = incident.as_ref().filter(|i| may_end(i, &faults));
+            NodeFacts {
+                repaired_by_others: ends.is_some_and(|ends| self.may_be_rebooted(name, ends)),
+                ..facts::node_facts(n, pool, &self.policy, &self.context.config.quarantine)
+            }
+        });
         let mark_origin = mark_origin(store, facts.as_ref(), incident.as_ref())?;
         Ok(Some(Observed {
             agent: agent_facts(agent),
@@ -245,14 +247,30 @@ impl Module {
         }))
     }
 
-    /// Whether work has begun on an order of a reboot that is not the incident's own.
-    fn is_repaired_by_others(&self, name: &NodeName, incident: Option<&Incident>) -> bool {
-        let own = incident.and_then(|i| i.repair.as_ref()?.attempt.as_ref());
-        let orders = self.context.reboots.of_node(name.as_str());
-        orders.iter().any(|order| {
-            let is_own = own.is_some_and(|own| own.object == order.metadata.name);
-            !is_own && !order.is_over() && order.status.start_time.is_some()
-        })
+    /// Whether a reboot may still come that the incident does not wait for (any more): a person's, or
+    /// one whose attempt was given up. As long as it can't be said, it may.
+    fn may_be_rebooted(&self, name: &NodeName, incident: &Incident) -> bool {
+        let reboots = &self.context.reboots;
+        if reboots.is_followed() && !reboots.is_known() {
+            self.wake_in(name, FIRST_PAUSE);
+            return true;
+        }
+        let repair = incident.repair.as_ref();
+        let under_way = repair.filter(|repair| repair.status.is_under_way());
+        let own = under_way.and_then(|repair| repair.attempt.as_ref());
+        let is_own = |object: &str| own.is_some_and(|own| own.object == object);
+        let mut orders = reboots.of_node(name.as_str()).into_iter();
+        let begun = orders.any(|order| {
+            let begun = order.status.start_time.is_some();
+            begun && !order.is_over() && !is_own(&order.metadata.name)
+        });
+        let now = Timestamp::now();
+        begun
+            || janitor::intents(&self.context.store).is_ok_and(|intents| {
+                let of_node = intents.iter().filter(|i| i.node == name.as_str());
+                let mut left = of_node.filter(|i| now < i.deadline && !is_own(&i.object));
+                left.next().is_some()
+            })
     }
 
     /// What is known of the machine, with the boot that the node's status shows noted: but not
@@ -615,6 +633,13 @@ pub(super) fn mark_origin(
     } else {
         MarkOrigin::Unknown
     })
+}
+
+/// Whether nothing but what is looked at for it keeps the incident from its end.
+fn may_end(incident: &Incident, faults: &[FaultFacts]) -> bool {
+    let is_open = |id: &FaultId| faults.iter().any(|fault| fault.id == *id);
+    let mut open = incident.open_faults();
+    incident.quarantine == QuarantineStatus::Quarantined && !open.any(|f| is_open(&f.id))
 }
 
 /// Object of a repair that may still have its effect after the incident goes to its end.

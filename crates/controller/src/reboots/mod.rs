@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use health_event::NodeName;
@@ -27,6 +28,8 @@ struct Shared {
     objects: Mutex<Objects>,
     /// Whether all objects were read once.
     known: watch::Sender<bool>,
+    /// Whether a watch feeds them, or is about to.
+    followed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -43,6 +46,16 @@ impl Reboots {
     /// Whether all objects were read once.
     pub fn is_known(&self) -> bool {
         *self.0.known.borrow()
+    }
+
+    /// A watch is about to feed them: until all were read, nobody knows which there are.
+    pub fn will_be_followed(&self) {
+        self.0.followed.store(true, Ordering::Release);
+    }
+
+    /// Whether a watch feeds them, or is about to.
+    pub fn is_followed(&self) -> bool {
+        self.0.followed.load(Ordering::Acquire)
     }
 
     /// Waits until all objects were read once.

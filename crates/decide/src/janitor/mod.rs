@@ -98,6 +98,10 @@ impl Look<'_> {
             (Signal::Unknown, Some(_)) => Step::Send {
                 force: view.object.force,
             },
+            // Another janitor has begun it: whether it sent the signal nobody here knows.
+            (Signal::Unknown, None) if view.object.started_at.is_some() => {
+                Step::Wait(Some(deadline))
+            }
             (Signal::Unknown, None) => self.begin(deadline),
         }
     }

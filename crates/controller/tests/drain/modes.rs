@@ -3,7 +3,9 @@
 use health_event::event::BehaviourOverrides;
 use health_event::incident::{Repair, RepairStatus, Rung};
 use health_event::{HealthEvent, NodeName, Sender};
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use testbed::wait_for;
 
@@ -94,11 +96,9 @@ async fn drain_row_1_2_5_6_8_17_18_22_26_each_namespace_is_drained_as_it_is_conf
 async fn drain_row_14_16_pods_of_daemon_sets_of_kubelets_and_finished_ones_are_let_be() {
     let cluster = Cluster::with_nodes(&["dm-none"]).await;
     let node = "dm-none";
-    let owner = json!({ "metadata": { "ownerReferences": [{
-        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d" }] } });
     let mirror = json!({ "metadata": { "annotations": { "kubernetes.io/config.mirror": "h" } } });
-    pod(&cluster, node, "dn-now", "daemon", owner).await;
     pod(&cluster, node, "dn-now", "mirror", mirror).await;
+    let daemon = daemon_set(&cluster, "dn-now").await;
     pod(&cluster, node, "dn-now", "done", json!({})).await;
     finishes(&cluster, "dn-now", "done").await;
     let voice = draining(&cluster, node, "").await;
@@ -109,6 +109,37 @@ async fn drain_row_14_16_pods_of_daemon_sets_of_kubelets_and_finished_ones_are_l
         "node_drainer_events_processed_total{{drain_status=\"skipped\",node=\"{node}\"}} 1"
     );
     voice.until_counted(&[&skipped]).await;
+    for pod in [&*daemon, "mirror", "done"] {
+        assert_untouched(&cluster, "dn-now", pod).await;
+    }
+    let api = Api::<DaemonSet>::namespaced(cluster.testbed.admin(), "dn-now");
+    api.delete("daemon", &DeleteParams::background())
+        .await
+        .unwrap();
+}
+
+/// A DaemonSet whose pod runs on the only node; answers the pod's name.
+async fn daemon_set(cluster: &Cluster, namespace: &str) -> String {
+    let object = json!({ "metadata": { "name": "daemon" }, "spec": {
+        "selector": { "matchLabels": { "app": "daemon" } },
+        "template": {
+            "metadata": { "labels": { "app": "daemon" } },
+            "spec": { "containers": [{ "name": "main", "image": "pause" }] },
+        },
+    } });
+    let object = serde_json::from_value(object).unwrap();
+    Api::<DaemonSet>::namespaced(cluster.testbed.admin(), namespace)
+        .create(&PostParams::default(), &object)
+        .await
+        .unwrap();
+    let of_it = ListParams::default().labels("app=daemon");
+    wait_for("the DaemonSet's pod to run", SOON, || async {
+        let pods = super::pods(cluster, namespace).list(&of_it).await?;
+        let runs = pods.items.into_iter().find(testbed::is_running);
+        Ok(runs.and_then(|pod| pod.metadata.name))
+    })
+    .await
+    .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

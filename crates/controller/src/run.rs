@@ -474,7 +474,6 @@ fn follows_reboots(context: &Context) -> bool {
 
 /// What follows the quarantine: drain, remediation, janitor.
 fn start_loop(context: &Context, leadership: &Leadership, tasks: &mut Tasks) {
-    let config = &context.config;
     // Switched off they follow what runs to its end.
     let (of_drain, leads) = (context.clone(), leadership.clone());
     tasks.spawn(
@@ -485,8 +484,7 @@ fn start_loop(context: &Context, leadership: &Leadership, tasks: &mut Tasks) {
     tasks.spawn("remediation", async move {
         Ok(remediation::run(of_repair, leads).await?)
     });
-    let janitor_is_needed = janitor::is_needed(context);
-    if janitor_is_needed {
+    if janitor::is_needed(context) {
         let (of_janitor, leads) = (context.clone(), leadership.clone());
         tasks.spawn("janitor", async move {
             Ok(janitor::run(of_janitor, leads).await?)

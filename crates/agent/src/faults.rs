@@ -228,7 +228,7 @@ impl Faults {
                 ended != checks::ClearedBy::Reading
             })
             .filter_map(|(_, a)| readable(a.single()))
-            .map(|single| own::gone_after_reboot(&single))
+            .map(|single| own::gone_after_reboot(&single, present))
             .collect()
     }
 

@@ -1,7 +1,7 @@
 //! Events that the agent states itself: about its own reading and keeping, and the recovery after
 //! a reboot.
 
-use health_event::{HealthEvent, ProcessingStrategy, checks, keys};
+use health_event::{BootId, HealthEvent, ProcessingStrategy, checks, keys};
 
 /// Detector name of what the agent states about itself.
 pub const SELF: &str = "agent";
@@ -88,14 +88,19 @@ pub fn clock_skew(sender: &str, healthy: bool) -> HealthEvent {
 }
 
 /// The healthy statement for a fault that a reboot ends and that the first full pass of the new
-/// boot did not find.
-pub fn gone_after_reboot(fault: &HealthEvent) -> HealthEvent {
+/// boot, `present`, did not find. Its id is the same whenever it is made: it may reach the controller
+/// before it is in the spool.
+pub fn gone_after_reboot(fault: &HealthEvent, present: &BootId) -> HealthEvent {
     let mut metadata = std::collections::BTreeMap::new();
     if let Some(detector) = fault.metadata.get(keys::DETECTOR) {
         metadata.insert(keys::DETECTOR.to_owned(), detector.clone());
     }
     metadata.insert(keys::CAUSE.to_owned(), "reboot".to_owned());
+    let hash = wire::sent_hash(&fault.clone().into());
+    let hash = u128::from_be_bytes(*hash.first_chunk().unwrap_or(&[0; 16]));
+    let (prefix, boot) = (keys::REBOOT_RECOVERY_ID, present.as_str());
     HealthEvent {
+        id: format!("{prefix}{boot}:{hash:032x}"),
         version: 1,
         agent: fault.agent.clone(),
         component_class: fault.component_class.clone(),

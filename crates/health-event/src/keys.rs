@@ -30,5 +30,9 @@ pub const OVERRIDDEN: &str = "warden.dev/overridden";
 /// record that is read again, since its reader died before it had noted how far it was, is the same
 /// event.
 pub const KERNEL_RECORD_ID: &str = "kmsg:";
+/// Begins the id of an agent's word that a fault was not found again after a reboot:
+/// `reboot:BOOT:HASH`, of the present boot and the fault. An agent that died before it had noted the
+/// word says the same.
+pub const REBOOT_RECOVERY_ID: &str = "reboot:";
 /// Prefix of all of them: no sender but an agent may set these.
 pub const PREFIX: &str = "warden.dev/";

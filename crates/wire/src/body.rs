@@ -25,10 +25,11 @@ pub fn decode_body(body: &[u8]) -> Result<HealthEvent, prost::DecodeError> {
 
 /// What a received event says, as bytes: everything but its id and its place in the order. An
 /// agent that lost an answer with its process sends the event again under another number. Nor does
-/// the time of a kernel record count, which each reading works out anew, to the microsecond: its
-/// id says which record it is.
+/// the time count of a kernel record, which each reading works out anew, to the microsecond, or of
+/// the word that a reboot ended a fault, which each look finds anew: their ids say which they are.
 pub fn received_bytes(mut event: wire::HealthEvent) -> Vec<u8> {
-    if event.id.starts_with(keys::KERNEL_RECORD_ID) {
+    let found = [keys::KERNEL_RECORD_ID, keys::REBOOT_RECOVERY_ID];
+    if found.iter().any(|prefix| event.id.starts_with(prefix)) {
         event.generated_timestamp = None;
     }
     event.id.clear();

@@ -117,6 +117,28 @@ fn after_a_reboot_only_what_was_not_found_again_is_closed() {
     assert_eq!(gone[0].entities, [Entity::new("PCI", "0000:17:00.0")]);
     assert_eq!(gone[0].metadata[keys::CAUSE], "reboot");
     assert!(gone[0].is_healthy && gone[0].check_name == checks::XID);
+    assert_eq!(
+        after.not_found_again(),
+        gone,
+        "the same word whenever it is made"
+    );
+}
+
+#[test]
+fn the_word_that_a_reboot_ended_a_fault_has_one_id_a_boot_and_fault() {
+    let mut before = faults(&["b1"], Vec::new());
+    before.apply(&event(("b1", 1), "79", A, false));
+    before.apply(&event(("b1", 2), "48", A, false));
+    let stored = || before.rows().into_iter().filter_map(|r| r.assertion);
+    let ids = |boots: &[&str]| -> Vec<String> {
+        let gone = faults(boots, stored().collect()).not_found_again();
+        gone.into_iter().map(|event| event.id).collect()
+    };
+    let (second, third) = (ids(&["b1", "b2"]), ids(&["b1", "b2", "b3"]));
+    let all: std::collections::BTreeSet<&String> = second.iter().chain(&third).collect();
+    assert_eq!((second.len(), all.len()), (2, 4), "{all:?}");
+    assert!(second[0].starts_with("reboot:b2:"), "{second:?}");
+    assert_eq!(ids(&["b1", "b2"]), second);
 }
 
 #[test]

@@ -1,19 +1,19 @@
 //! The node lock: a Lease named as the node, owned by one object.
 
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 use testbed::{Behaviour, Outcome, wait_for};
 
 use super::{Rig, end, failed, install, leases, order, say, status, succeeded};
 use crate::harness::{Cluster, SOON};
 
-/// A Lease of this name that another object owns.
-async fn others_lease(cluster: &Cluster, node: &str) {
+/// A Lease of this name that another object owns: this node.
+async fn others_lease(cluster: &Cluster, name: &str, node: &str) {
     let owner = cluster.get(node).await.metadata;
     let lease: Lease = serde_json::from_value(json!({
         "metadata": {
-            "name": node,
+            "name": name,
             "ownerReferences": [{
                 "apiVersion": "v1", "kind": "Node", "name": node, "uid": owner.uid,
             }],
@@ -63,7 +63,7 @@ async fn l01_l05_l08_l23_the_lock_is_made_held_and_given_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn l02_l07_l13_l19_anothers_lock_is_waited_for_and_left_alone() {
     let cluster = Cluster::with_nodes(&["j-held"]).await;
-    others_lease(&cluster, "j-held").await;
+    others_lease(&cluster, "j-held", "j-held").await;
     let rig = Rig::start(&cluster, "queue_timeout = \"2s\"").await;
     order(&cluster, "h", "j-held").await;
     assert_eq!(end(&cluster, "h").await, failed("Timeout"));
@@ -79,7 +79,7 @@ async fn l02_l07_l13_l19_anothers_lock_is_waited_for_and_left_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn l02_a_lock_that_another_gives_back_is_taken() {
     let cluster = Cluster::with_nodes(&["j-freed"]).await;
-    others_lease(&cluster, "j-freed").await;
+    others_lease(&cluster, "j-freed", "j-freed").await;
     let rig = Rig::start(&cluster, "queue_timeout = \"1m\"").await;
     order(&cluster, "f", "j-freed").await;
     leases(&cluster)
@@ -118,7 +118,7 @@ async fn l11_l15_l22_l23_what_is_over_and_holds_a_lock_gives_it_back() {
                 .unwrap();
         }
     }
-    others_lease(&cluster, "j-free").await;
+    others_lease(&cluster, "j-free", "j-free").await;
     let provider =
         testbed::SimProvider::start(testbed::ProviderOptions::new(cluster.testbed.admin()));
     let provider = provider.await.unwrap();
@@ -168,7 +168,8 @@ async fn refuse(cluster: &Cluster, node: &str, operation: &str) {
         "failurePolicy": "Fail",
         "matchConstraints": { "resourceRules": rules },
         "validations": [{
-            "expression": format!("request.name != '{node}'"), "reason": "Forbidden",
+            "expression": format!("!(request.name in ['{node}', '{node}-probe'])"),
+            "reason": "Forbidden",
         }],
     });
     post("ValidatingAdmissionPolicies", policy).await.unwrap();
@@ -176,6 +177,28 @@ async fn refuse(cluster: &Cluster, node: &str, operation: &str) {
     post("ValidatingAdmissionPolicyBindings", binding)
         .await
         .unwrap();
+    // The API server takes its time to obey.
+    let probe = format!("{node}-probe");
+    if operation == "DELETE" {
+        others_lease(cluster, &probe, node).await;
+    }
+    wait_for("the policy to hold", SOON, || async {
+        let leases = leases(cluster);
+        let done = if operation == "DELETE" {
+            let dry = DeleteParams::default().dry_run();
+            leases.delete(&probe, &dry).await.map(drop)
+        } else {
+            let lease = serde_json::from_value(json!({ "metadata": { "name": probe } }))?;
+            let dry = PostParams {
+                dry_run: true,
+                ..PostParams::default()
+            };
+            leases.create(&dry, &lease).await.map(drop)
+        };
+        Ok(done.is_err().then_some(()))
+    })
+    .await
+    .unwrap();
 }
 
 /// Takes that back.
@@ -195,20 +218,6 @@ async fn allow(cluster: &Cluster, node: &str) {
 async fn l03_l06_a_lock_that_the_api_server_refuses_is_counted_and_tried_again() {
     let cluster = Cluster::with_nodes(&["j-nolock"]).await;
     refuse(&cluster, "j-nolock", "CREATE").await;
-    wait_for("the policy to hold", SOON, || async {
-        let lease = serde_json::from_value(json!({ "metadata": { "name": "j-nolock" } }))?;
-        let made = leases(&cluster)
-            .create(&PostParams::default(), &lease)
-            .await;
-        if made.is_ok() {
-            leases(&cluster)
-                .delete("j-nolock", &kube::api::DeleteParams::default())
-                .await?;
-        }
-        Ok(made.is_err().then_some(()))
-    })
-    .await
-    .unwrap();
     let rig = Rig::start(&cluster, "queue_timeout = \"1m\"").await;
     order(&cluster, "n", "j-nolock").await;
     let failed =
@@ -224,11 +233,6 @@ async fn l14_an_unlock_that_the_api_server_refuses_is_counted_and_tried_again() 
     let cluster = Cluster::with_nodes(&["j-nounlock"]).await;
     let rig = Rig::start(&cluster, "").await;
     refuse(&cluster, "j-nounlock", "DELETE").await;
-    rig.provider.behave(Behaviour {
-        // The policy holds by then.
-        down_for: std::time::Duration::from_secs(2),
-        ..Behaviour::default()
-    });
     order(&cluster, "n", "j-nounlock").await;
     let failed =
         r#"warden_janitor_actions_total{action_type="unlock",status="failed",node="j-nounlock"} 2"#;

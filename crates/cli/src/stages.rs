@@ -5,7 +5,7 @@ use wire::api::{Incident, NodeLine, Status, Step};
 
 /// Why a drain or a repair changed, by the codes of `decide::drain::Reason` and
 /// `decide::remediation::Reason`.
-const REASONS: [(&str, &str, &str); 21] = [
+const REASONS: [(&str, &str, &str); 23] = [
     ("drain", "wanted", "an open fault wants the node empty"),
     (
         "drain",
@@ -33,6 +33,16 @@ const REASONS: [(&str, &str, &str); 21] = [
         "the node is empty, and nothing keeps the order",
     ),
     ("remediation", "object_seen", "its object was seen"),
+    (
+        "remediation",
+        "begun",
+        "it waited in a queue, and its time counts from when it was begun",
+    ),
+    (
+        "remediation",
+        "not_begun",
+        "nobody began it, and nothing was sent",
+    ),
     (
         "remediation",
         "object_gone",
@@ -207,6 +217,8 @@ mod tests {
             remediation::Reason::FaultsAsk,
             remediation::Reason::NodeEmpty,
             remediation::Reason::ObjectSeen,
+            remediation::Reason::Begun,
+            remediation::Reason::NotBegun,
             remediation::Reason::ObjectGone,
             remediation::Reason::OtherBoot,
             remediation::Reason::ObjectDone,

@@ -292,6 +292,7 @@ fn each_thing_that_keeps_a_planned_repair_is_named() {
         "own_node",
         "first_action",
         "objects_unknown",
+        "api_error",
         "starting",
         "of_a_newer_controller",
     ];
@@ -305,6 +306,33 @@ fn each_thing_that_keeps_a_planned_repair_is_named() {
             &node(Some(drain("Drained", "")), Some(planned)),
         );
     }
+}
+
+#[test]
+fn an_order_that_nobody_begins_and_a_reboot_that_is_not_awaited_are_named() {
+    let queued = api::Repair {
+        blocked_by: Some("queued".into()),
+        attempt: Some(attempt("Pending")),
+        ..repair("Running", "", "")
+    };
+    check(
+        "repair_queued",
+        &node(Some(drain("Drained", "")), Some(queued)),
+    );
+    let given_up = api::Repair {
+        attempt: Some(attempt("Failed")),
+        ..repair("Failed", "not_begun", "Timeout: it could not start in time")
+    };
+    check(
+        "repair_not_begun",
+        &node(Some(drain("Drained", "")), Some(given_up)),
+    );
+    let mut healed = node(Some(drain("Cancelled", "")), None);
+    healed.faults.clear();
+    healed.incidents[0].faults[0].closed_at = Some(ago(10));
+    healed.incidents[0].release_kept_by = Some("repair_under_way".into());
+    let told = told(&healed, taken_out(), &repairs());
+    assert!(told.contains("a reboot may still come"), "{told}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What drain and remediation saw last of a node, for who asks: it is not stored, for a look makes it
+//! What quarantine, drain and remediation saw last of a node, for who asks: it is not stored, for a look makes it
 //! anew.
 
 use std::collections::{BTreeSet, HashMap};
@@ -34,6 +34,7 @@ struct Looks {
     /// Nodes whose look over pods changed since somebody asked.
     changed: BTreeSet<NodeName>,
     repairs: HashMap<NodeName, &'static str>,
+    releases: HashMap<NodeName, &'static str>,
 }
 
 impl Stages {
@@ -80,6 +81,20 @@ impl Stages {
     /// What keeps the planned repair of a node from being ordered.
     pub fn repair_blocked(&self, node: &NodeName) -> Option<&'static str> {
         self.lock().repairs.get(node).copied()
+    }
+
+    /// What keeps a node from being given back of which no fault is open.
+    pub fn set_release_kept(&self, node: &NodeName, by: Option<&'static str>) {
+        let mut looks = self.lock();
+        match by {
+            Some(by) => drop(looks.releases.insert(node.clone(), by)),
+            None => drop(looks.releases.remove(node)),
+        }
+    }
+
+    /// What keeps a node from being given back of which no fault is open.
+    pub fn release_kept(&self, node: &NodeName) -> Option<&'static str> {
+        self.lock().releases.get(node).copied()
     }
 
     fn lock(&self) -> MutexGuard<'_, Looks> {

@@ -411,6 +411,9 @@ pub enum RepairFailure {
     Object(String),
     /// Its effect was not seen in time.
     Deadline,
+    /// Nobody began it in time, so that nothing was sent: why, in words. It is no attempt on the
+    /// machine.
+    NotBegun(String),
 }
 
 /// Why a person is needed.

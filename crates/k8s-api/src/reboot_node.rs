@@ -23,6 +23,11 @@ pub const NODE_READY: &str = "NodeReady";
 /// Reason of [`NODE_READY`] False: the provider says that it is done, and the node has stayed in its
 /// boot; ours.
 pub const NO_REBOOT_OBSERVED: &str = "NoRebootObserved";
+/// Reason of [`NODE_READY`] False: its effect was not seen in time, or, without a start time, nobody began
+/// it in time.
+pub const TIMEOUT: &str = "Timeout";
+/// Reason of [`NODE_READY`] False: whoever made it does not want it any more, and nothing was sent; ours.
+pub const RECALLED: &str = "Recalled";
 /// Condition: a person sends the signal.
 pub const MANUAL_MODE: &str = "ManualMode";
 

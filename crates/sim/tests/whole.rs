@@ -54,7 +54,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[],
         set: nothing,
         taken: REPAIRED,
-        states: 177,
+        states: 174,
     },
     Config {
         name: "pods and crashes",
@@ -67,7 +67,7 @@ const CONFIGS: [Config; 30] = [
             ("drain", "empty"),
             ("quarantine", "recovered"),
         ],
-        states: 1_411,
+        states: 1_370,
     },
     Config {
         name: "a pod comes late",
@@ -75,7 +75,7 @@ const CONFIGS: [Config; 30] = [
         pods: PODS,
         set: nothing,
         taken: &[("drain", "came_late"), ("quarantine", "recovered")],
-        states: 3_519,
+        states: 3_618,
     },
     Config {
         name: "again, before, during and after",
@@ -83,7 +83,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[],
         set: nothing,
         taken: &[("remediation", "faults_ask"), ("quarantine", "recovered")],
-        states: 3_809,
+        states: 3_782,
     },
     Config {
         name: "two faults",
@@ -94,7 +94,7 @@ const CONFIGS: [Config; 30] = [
             setup.remediation.max_attempts = 1;
         },
         taken: &[("quarantine", "marks_change"), ("quarantine", "recovered")],
-        states: 4_827,
+        states: 4_768,
     },
     Config {
         name: "until the ladder ends",
@@ -102,7 +102,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[],
         set: nothing,
         taken: &[("remediation", "nothing_left")],
-        states: 8_523,
+        states: 8_448,
     },
     Config {
         name: "nothing is configured for it",
@@ -128,7 +128,7 @@ const CONFIGS: [Config; 30] = [
             ("janitor", "Timeout"),
             ("remediation", "object_failed"),
         ],
-        states: 24_032,
+        states: 23_464,
     },
     Config {
         name: "a provider that lies and says so",
@@ -139,7 +139,7 @@ const CONFIGS: [Config; 30] = [
             ("janitor", "NoRebootObserved"),
             ("remediation", "nothing_left"),
         ],
-        states: 7_580,
+        states: 7_290,
     },
     Config {
         name: "answers come again",
@@ -147,7 +147,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[],
         set: nothing,
         taken: &[("janitor", "ask"), ("quarantine", "recovered")],
-        states: 2_744,
+        states: 2_683,
     },
     Config {
         name: "uncordoned",
@@ -159,7 +159,7 @@ const CONFIGS: [Config; 30] = [
             ("janitor", "Recalled"),
             ("remediation", "recall"),
         ],
-        states: 2_320,
+        states: 2_293,
     },
     Config {
         name: "uncordoned under a signal that may be lost",
@@ -167,7 +167,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[],
         set: nothing,
         taken: &[("quarantine", "manual_uncordon"), ("janitor", "lost")],
-        states: 3_298,
+        states: 3_279,
     },
     Config {
         name: "uncordoned, and a fault again",
@@ -178,7 +178,7 @@ const CONFIGS: [Config; 30] = [
             ("quarantine", "manual_uncordon"),
             ("quarantine", "recovered"),
         ],
-        states: 8_682,
+        states: 8_621,
     },
     Config {
         name: "cancelled",
@@ -186,7 +186,7 @@ const CONFIGS: [Config; 30] = [
         pods: PODS,
         set: nothing,
         taken: &[("quarantine", "person_cancel")],
-        states: 2_886,
+        states: 2_861,
     },
     Config {
         name: "paused",
@@ -194,7 +194,7 @@ const CONFIGS: [Config; 30] = [
         pods: PODS,
         set: nothing,
         taken: &[("drain", "kept_waiting"), ("quarantine", "recovered")],
-        states: 3_416,
+        states: 3_555,
     },
     Config {
         name: "deleted and registered anew",
@@ -206,7 +206,7 @@ const CONFIGS: [Config; 30] = [
             ("quarantine", "node_replaced"),
             ("quarantine", "recovered"),
         ],
-        states: 5_592,
+        states: 5_478,
     },
     Config {
         name: "a person's reboot",
@@ -214,7 +214,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[],
         set: nothing,
         taken: &[("janitor", "Recalled"), ("quarantine", "recovered")],
-        states: 4_548,
+        states: 4_592,
     },
     Config {
         name: "a person's reboot of a node that goes",
@@ -222,7 +222,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[],
         set: nothing,
         taken: &[("janitor", "NodeNotFound"), ("janitor", "Succeeded")],
-        states: 1_126,
+        states: 1_134,
     },
     Config {
         name: "objects are deleted",
@@ -230,7 +230,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[],
         set: nothing,
         taken: &[("remediation", "object_gone"), ("quarantine", "recovered")],
-        states: 11_181,
+        states: 10_816,
     },
     Config {
         name: "objects are refused",
@@ -241,7 +241,7 @@ const CONFIGS: [Config; 30] = [
             ("remediation", "object_refused"),
             ("remediation", "nothing_left"),
         ],
-        states: 2_147,
+        states: 2_097,
     },
     Config {
         name: "healed",
@@ -249,7 +249,7 @@ const CONFIGS: [Config; 30] = [
         pods: PODS,
         set: nothing,
         taken: &[("remediation", "faults_gone"), ("quarantine", "recovered")],
-        states: 2_114,
+        states: 2_076,
     },
     Config {
         name: "the agent is slow",
@@ -260,7 +260,7 @@ const CONFIGS: [Config; 30] = [
             ("quarantine", "needs_operator"),
             ("quarantine", "faults_change"),
         ],
-        states: 6_443,
+        states: 6_307,
     },
     Config {
         name: "an intent that died",
@@ -268,7 +268,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[],
         set: nothing,
         taken: &[("janitor", "Timeout"), ("quarantine", "recovered")],
-        states: 11_081,
+        states: 10_759,
     },
     Config {
         name: "an object that is gone for good",
@@ -281,7 +281,7 @@ const CONFIGS: [Config; 30] = [
             }
         },
         taken: &[("remediation", "object_gone"), ("remediation", "deadline")],
-        states: 2_542,
+        states: 2_313,
     },
     Config {
         name: "healed while the machine boots",
@@ -289,7 +289,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[Leaves::Evicted],
         set: nothing,
         taken: &[("drain", "not_wanted"), ("quarantine", "recovered")],
-        states: 5_439,
+        states: 5_367,
     },
     Config {
         name: "a budget refuses",
@@ -297,7 +297,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[Leaves::Evicted],
         set: nothing,
         taken: &[("drain", "deadline"), ("drain", "empty")],
-        states: 6_859,
+        states: 6_765,
     },
     Config {
         name: "what is left at a deadline is deleted",
@@ -305,7 +305,7 @@ const CONFIGS: [Config; 30] = [
         pods: PODS,
         set: |setup| setup.drain.at_deadline = AtDeadline::Delete,
         taken: &[("drain", "delete")],
-        states: 3_214,
+        states: 3_164,
     },
     Config {
         name: "both stages in dry run",
@@ -324,7 +324,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[],
         set: |setup| setup.drain.mode = drain::Mode::Off,
         taken: &[("remediation", "order"), ("janitor", "Recalled")],
-        states: 7_953,
+        states: 7_723,
     },
     Config {
         name: "without an agent",
@@ -332,7 +332,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[],
         set: |setup| setup.agent = false,
         taken: &[("remediation", "still_open"), ("quarantine", "recovered")],
-        states: 5_659,
+        states: 5_655,
     },
 ];
 

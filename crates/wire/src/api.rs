@@ -400,6 +400,11 @@ pub struct Incident {
     /// It was rebuilt from a node that does not name all that it is out for.
     #[serde(default)]
     pub faults_unknown: bool,
+    /// What keeps the node from being given back although no fault is open: `repair_under_way`,
+    /// `external_owner`, `faults_unknown`, `agent_not_settled`, `settling`, or a mode; none = nothing, or a
+    /// fault is open.
+    #[serde(default)]
+    pub release_kept_by: Option<String>,
     /// The drain of the node; none = nothing asked for one yet.
     #[serde(default)]
     pub drain: Option<Drain>,
@@ -460,7 +465,7 @@ pub struct Repair {
     /// `Cancelled`.
     pub state: String,
     /// Which rung is planned (`reset`, `reboot`, `hand-over`, `terminate`); else how it failed
-    /// (`no_reboot_observed`, `refused`, `object`, `deadline`), or why a person is needed (`unsupported`,
+    /// (`no_reboot_observed`, `refused`, `object`, `deadline`, `not_begun`), or why a person is needed (`unsupported`,
     /// `exhausted`, `still_open`); empty = nothing to add.
     pub detail: String,
     /// What goes with it: the words of API server or object, the action that has no repair, the rung
@@ -471,8 +476,9 @@ pub struct Repair {
     pub since: Timestamp,
     /// What keeps a planned repair from being ordered: `dry_run`, `other_remediation`, `paused`,
     /// `external_owner`, `first_action`, `not_drained`, `other_repair`, `own_node`, `objects_unknown` (the
-    /// RebootNode objects can't be read) or `starting` (the controller has just begun to lead); none =
-    /// nothing.
+    /// RebootNode objects can't be read), `api_error` (the API server refuses or does not answer a call that
+    /// it needs) or `starting` (the controller has just begun to lead); what keeps
+    /// one that is ordered from being begun: `queued`; none = nothing.
     #[serde(default)]
     pub blocked_by: Option<String>,
     /// The present attempt, or the last one.

@@ -280,6 +280,7 @@ fn quarantined(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
             incident.detail
         )));
     }
+    lines.extend(awaited_reboot(incident));
     let has_stage = incident.drain.is_some() || incident.repair.is_some();
     if has_stage || incident.faults.iter().any(|f| f.closed_at.is_none()) {
         lines.extend(drain::lines(facts, incident, clock));
@@ -310,6 +311,21 @@ fn quarantined(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
         ));
     }
     lines
+}
+
+/// A reboot that the incident does not wait for, and that keeps the node all the same.
+fn awaited_reboot(incident: &Incident) -> Option<Line> {
+    let repair = incident.repair.as_ref().map(|repair| &*repair.state);
+    let own = matches!(repair, Some("Requested" | "Running" | "Unknown"));
+    let kept = incident.release_kept_by.as_deref() == Some("repair_under_way");
+    (kept && !own).then(|| {
+        Line::Blocks(
+            "Not given back while a reboot may still come to it: one that a person ordered, or whose \
+             attempt was given up, or nobody can read the RebootNode objects. `kubectl get rebootnodes` \
+             shows them; it ends with the object, or with the signal's deadline."
+                .to_owned(),
+        )
+    })
 }
 
 /// Somebody took off the marks of an incident.

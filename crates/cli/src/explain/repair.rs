@@ -26,6 +26,7 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
             &format!("was ordered {since}; the API server has not shown its object yet"),
             clock,
         ),
+        "Running" if repair.blocked_by.as_deref() == Some("queued") => queued(attempt, &since),
         "Running" => under_way(attempt, &format!("is under way since {since}"), clock),
         "Unknown" => under_way(
             attempt,
@@ -80,6 +81,9 @@ fn planned(incident: &Incident, repair: &Repair) -> Line {
             "the RebootNode objects can't be read; is their definition installed, and may the controller \
              read them? Its log says why"
         }
+        Some("api_error") => {
+            "the API server refuses or does not answer a call that it needs; the controller's log says which"
+        }
         Some("starting") => {
             "the controller has just begun to lead, and waits for the lease's length"
         }
@@ -108,6 +112,21 @@ fn name(attempt: Option<&RepairAttempt>) -> String {
         stages::object_kind(&attempt.rung),
         attempt.object
     )
+}
+
+fn queued(attempt: Option<&RepairAttempt>, since: &str) -> Vec<Line> {
+    vec![
+        Line::Blocks(format!(
+            "{} was ordered {since}, and nobody has begun it: as many repairs as may run at a time run \
+             already, the provider can't be reached, the node is paused or locked, or no janitor runs.",
+            name(attempt)
+        )),
+        Line::Comes(
+            "  Nothing was sent. Its time counts from when it is begun; one that is given up in the queue is \
+             no attempt on the machine."
+                .to_owned(),
+        ),
+    ]
 }
 
 fn under_way(attempt: Option<&RepairAttempt>, what: &str, clock: &Clock) -> Vec<Line> {
@@ -166,6 +185,7 @@ fn failed(repair: &Repair, since: &str) -> Vec<Line> {
         "refused" => format!("the API server does not take its object: {}", repair.words),
         "object" => format!("its object says: {}", repair.words),
         "deadline" => "its effect was not seen by its deadline".to_owned(),
+        "not_begun" => format!("nothing was sent for it: {}", repair.words),
         other => other.to_owned(),
     };
     vec![

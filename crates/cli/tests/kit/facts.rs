@@ -191,6 +191,7 @@ pub(crate) fn incident(state: &str) -> api::Incident {
         needs_operator: None,
         held_by: None,
         faults_unknown: false,
+        release_kept_by: None,
         drain: None,
         repair: None,
     }

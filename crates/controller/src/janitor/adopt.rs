@@ -4,6 +4,7 @@
 use event_store::WriteError;
 use jiff::Timestamp;
 use k8s_api::names;
+use k8s_api::reboot_node::RebootNode;
 use tracing::warn;
 
 use super::facts;
@@ -13,17 +14,36 @@ use super::work::{Module, TurnError};
 /// Where it is kept since when the store knows of every signal.
 const SINCE: &str = "janitor/since";
 
-/// Takes over what was begun, once in the life of a store.
+/// Takes over what was begun; in a new store also what holds a lock, for which a signal may have been sent.
 pub(super) async fn adopt(module: &Module) -> Result<(), TurnError> {
     let context = &module.context;
-    if context.store.state_get(SINCE)?.is_some() {
-        return Ok(());
+    let is_new = context.store.state_get(SINCE)?.is_none();
+    take_over(module, |object| {
+        let held = is_new && module.locks.is_held_by(&object.metadata.uid);
+        held || facts::has_begun(object)
+    })
+    .await?;
+    if is_new {
+        let value = Timestamp::now().to_string().into_bytes();
+        let fencing = context.fencing;
+        context.store.state_put(SINCE, value, fencing).await?;
     }
+    Ok(())
+}
+
+/// Takes over what another janitor has begun and left.
+pub(super) async fn adopt_begun(module: &Module) -> Result<(), TurnError> {
+    take_over(module, facts::has_begun).await
+}
+
+async fn take_over(
+    module: &Module,
+    is_begun: impl Fn(&RebootNode) -> bool,
+) -> Result<(), TurnError> {
     let now = Timestamp::now();
-    for object in context.reboots.all() {
+    for object in module.context.reboots.all() {
         let uid = &object.metadata.uid;
-        let begun = facts::has_begun(&object) || module.locks.is_held_by(uid);
-        if object.is_over() || !begun || module.intent(uid).is_some() {
+        if object.is_over() || !is_begun(&object) || module.intent(uid).is_some() {
             continue;
         }
         let at = object.status.start_time.unwrap_or(now);
@@ -47,9 +67,6 @@ pub(super) async fn adopt(module: &Module) -> Result<(), TurnError> {
         );
         store(module, intent).await?;
     }
-    let value = now.to_string().into_bytes();
-    let fencing = context.fencing;
-    context.store.state_put(SINCE, value, fencing).await?;
     Ok(())
 }
 

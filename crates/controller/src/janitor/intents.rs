@@ -74,6 +74,22 @@ pub fn intents(store: &EventStore) -> Result<Vec<StoredIntent>, IntentsError> {
     Ok(found)
 }
 
+/// The signal of the object with this UID, where one may have been sent.
+///
+/// # Errors
+/// [`IntentsError`].
+pub fn intent(store: &EventStore, uid: &str) -> Result<Option<StoredIntent>, IntentsError> {
+    let key = format!("{PREFIX}{uid}");
+    let Some(bytes) = store.state_get(&key)? else {
+        return Ok(None);
+    };
+    let intent = serde_json::from_slice(&bytes).map_err(|error| IntentsError::Unreadable {
+        why: error.to_string(),
+        key,
+    })?;
+    Ok(Some(intent))
+}
+
 impl StoredIntent {
     /// Its place in the store.
     pub(super) fn key(&self) -> String {

@@ -35,5 +35,13 @@ mod status;
 mod ttl;
 mod work;
 
-pub use intents::{IntentsError, StoredIntent, intents};
+use crate::context::Context;
+
+pub use intents::{IntentsError, StoredIntent, intent, intents};
 pub use run::{JanitorError, is_needed, run};
+
+/// Namespace of the node locks: that of whatever else repairs nodes here, else our own.
+pub fn lock_namespace(context: &Context) -> &str {
+    let configured = context.config.janitor.lock_namespace.as_ref();
+    configured.unwrap_or(&context.namespace)
+}

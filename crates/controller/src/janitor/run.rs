@@ -58,11 +58,14 @@ pub async fn run(context: Context, leadership: Leadership) -> Result<(), Janitor
         let module = Arc::clone(&at_work);
         async move { module.work(&node).await }
     };
-    let count = module.context.config.janitor.workers;
+    // One each for the calls to a provider that does not answer, so that no other node waits for it.
+    let config = &module.context.config.janitor;
+    let count = config.workers + config.max_parallel;
     tokio::select! {
         () = stop.requested() => Ok(()),
         ended = workers.run(count, MODULE, work) => Err(ended.into()),
         () = other::watch(&module) => Ok(()),
+        () = module.watch_places() => Ok(()),
     }
 }
 

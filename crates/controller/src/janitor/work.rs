@@ -36,6 +36,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Between looks at a node that the watch lost and the API server has.
 const NODE_LOOK: SignedDuration = SignedDuration::from_secs(1);
+/// Objects that are woken for a free place beyond those that may run at a time.
+const WOKEN_BEYOND: usize = 8;
+/// Between looks whether places stay free while objects wait.
+const PLACES_LOOK: Duration = Duration::from_secs(15);
 /// Between looks whether it is our own node's turn.
 const OWN_NODE_LOOK: SignedDuration = SignedDuration::from_secs(5);
 
@@ -130,11 +134,10 @@ impl Module {
         stored: Vec<StoredIntent>,
     ) -> Self {
         let config = &context.config.janitor;
-        let namespace = config.lock_namespace.as_ref();
         Self {
             policy: facts::policy(config),
             provider: Provider(config.provider.clone()),
-            locks: Locks::new(namespace.unwrap_or(&context.namespace)),
+            locks: Locks::new(super::lock_namespace(&context)),
             reference: Reference::new(Program::Janitor),
             intents: Mutex::new(stored.into_iter().map(|i| (i.uid.clone(), i)).collect()),
             known: Mutex::default(),
@@ -188,15 +191,35 @@ impl Module {
         }
     }
 
-    /// The objects that wait, oldest first: a place is free.
+    /// A place is free: those that wait longest, and a few more where some of them can't begin. Where
+    /// none of these can, the next look at free places wakes the others.
     pub(super) fn wake_waiting(&self) {
-        let now = Timestamp::now();
-        let mut waiting: Vec<Arc<RebootNode>> = self.context.reboots.all();
-        waiting.retain(|object| !object.is_over());
-        waiting.sort_by_key(|object| facts::created_at(object, now));
-        for object in waiting {
+        let most = self.context.config.janitor.max_parallel + WOKEN_BEYOND;
+        for object in self.waiting().into_iter().take(most) {
             self.wake(&object.spec.node_name);
         }
+    }
+
+    /// Wakes all that wait again and again, while places are free.
+    pub(super) async fn watch_places(&self) {
+        loop {
+            tokio::time::sleep(PLACES_LOOK).await;
+            if self.intents().len() < self.context.config.janitor.max_parallel {
+                for object in self.waiting() {
+                    self.wake(&object.spec.node_name);
+                }
+            }
+        }
+    }
+
+    /// What is not begun, oldest first.
+    fn waiting(&self) -> Vec<Arc<RebootNode>> {
+        let now = Timestamp::now();
+        let mut waiting: Vec<Arc<RebootNode>> = self.context.reboots.all();
+        let intents = self.intents();
+        waiting.retain(|o| !o.is_over() && !intents.contains_key(&o.metadata.uid));
+        waiting.sort_by_key(|object| facts::created_at(object, now));
+        waiting
     }
 
     fn wake(&self, name: &str) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use decide::breaker::{Ask, Cause, Permit};
 use decide::quarantine::{
-    AgentFacts, Annotation, CordonOwner, Decision, FaultFacts, MarkOrigin, Mode, NodeFacts,
+    AgentFacts, Annotation, CordonOwner, Decision, FaultFacts, MarkOrigin, Mode, NodeFacts, Note,
     PermitRequest, Policy, Reason, Request, View,
 };
 use decide::rules::RuleSets;
@@ -336,6 +336,9 @@ impl Module {
         if observed.incident.is_none() && !decision.adopt {
             self.forget_counted(name);
         }
+        self.context
+            .stages
+            .set_release_kept(name, release_kept(&decision));
         let stored = if let Some(ask) = decision.ask.take() {
             let (with_permit, stored) = self.ask_breaker(&ask, &mut view, observed, now);
             decision = with_permit;
@@ -640,6 +643,19 @@ fn may_end(incident: &Incident, faults: &[FaultFacts]) -> bool {
     let is_open = |id: &FaultId| faults.iter().any(|fault| fault.id == *id);
     let mut open = incident.open_faults();
     incident.quarantine == QuarantineStatus::Quarantined && !open.any(|f| is_open(&f.id))
+}
+
+/// What keeps the node from being given back.
+fn release_kept(decision: &Decision) -> Option<&'static str> {
+    let mut notes = decision.notes.iter();
+    notes.find_map(|note| match note {
+        Note::Blocked { step, by } => (*step == "release").then_some(*by),
+        Note::Suppressed(_)
+        | Note::OtherMachineOrBoot(_)
+        | Note::StrayMarks(_)
+        | Note::CooperatorUncordon(_)
+        | Note::RequestRefused(_) => None,
+    })
 }
 
 /// Object of a repair that may still have its effect after the incident goes to its end.

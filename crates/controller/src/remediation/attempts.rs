@@ -50,6 +50,13 @@ impl Attempts {
         }
     }
 
+    /// Without that of an object for which nothing was sent; answers whether it was among them.
+    pub(super) fn take_back(&mut self, object: &str) -> bool {
+        let before = self.0.len();
+        self.0.retain(|known| known.object != object);
+        self.0.len() < before
+    }
+
     /// As decisions see them.
     pub(super) fn past(&self) -> Vec<PastAttempt> {
         let past = |known: &StoredAttempt| {
@@ -72,6 +79,11 @@ impl Attempts {
         self.0.sort_by_key(|known| known.at);
         let too_many = self.0.len().saturating_sub(MOST);
         self.0.drain(..too_many);
+        self.stored(machine)
+    }
+
+    /// Key and value under which they are stored.
+    pub(super) fn stored(&self, machine: &str) -> (String, Vec<u8>) {
         let bytes = serde_json::to_vec(&self.0).expect("names and times always render");
         (key(machine), bytes)
     }

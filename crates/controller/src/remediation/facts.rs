@@ -6,9 +6,10 @@ use decide::remediation::{FaultFacts, Found, NodeLook, Object, object_name};
 use event_store::StoredFault;
 use health_event::incident::{Incident, IncidentId, Rung};
 use health_event::{BootId, Boots, FaultId, RecommendedAction};
+use jiff::Timestamp;
 use k8s_api::names;
 use k8s_api::reboot_node::{
-    self, MANUAL_MODE, NO_REBOOT_OBSERVED, NODE_READY, RebootNode, SIGNAL_SENT,
+    self, MANUAL_MODE, NO_REBOOT_OBSERVED, NODE_READY, RECALLED, RebootNode, SIGNAL_SENT, TIMEOUT,
 };
 
 use crate::nodes::{ConditionStatus, NodeFacts};
@@ -82,13 +83,23 @@ pub(super) fn is_ordered_by(object: &RebootNode, incident: &Incident) -> bool {
         && name.as_deref() == Some(&object.metadata.name)
 }
 
-/// What the object of an attempt of the incident tells.
-pub(super) fn object(object: &RebootNode, incident: &IncidentId) -> Object {
+/// What the object of an attempt of the incident tells; `intended_at`: when the signal was stored that may
+/// have been sent for it.
+pub(super) fn object(
+    object: &RebootNode,
+    incident: &IncidentId,
+    intended_at: Option<Timestamp>,
+) -> Object {
     if incident_of(object).as_ref() != Some(incident) {
         return Object::Refused(taken(object));
     }
     if !object.is_over() {
-        return Object::Running;
+        let since = object.status.start_time.or(intended_at);
+        return if since.is_none() && !may_be_sent(object) {
+            Object::Queued
+        } else {
+            Object::Running { since }
+        };
     }
     let is = |kind: &str, status: &str| {
         let condition = object.condition(kind);
@@ -101,10 +112,22 @@ pub(super) fn object(object: &RebootNode, incident: &IncidentId) -> Object {
     if why.is_some_and(|why| why.reason == NO_REBOOT_OBSERVED) {
         return Object::NoReboot;
     }
-    Object::Failed(match why {
+    let said = match why {
         Some(why) => words(&format!("{}: {}", why.reason, why.message)),
         None => "it is at its end, and no condition says why".to_owned(),
-    })
+    };
+    if is_over_unsent(object) {
+        Object::NotBegun(said)
+    } else {
+        Object::Failed(said)
+    }
+}
+
+/// Whether an object ended in the queue, for no reason of its node: it is no attempt on the machine.
+pub(super) fn is_over_unsent(object: &RebootNode) -> bool {
+    let ready = object.condition(NODE_READY);
+    let queued = ready.is_some_and(|ready| [TIMEOUT, RECALLED].contains(&&*ready.reason));
+    queued && object.is_over() && object.status.start_time.is_none() && !may_be_sent(object)
 }
 
 /// Another object has the name.
@@ -124,7 +147,8 @@ pub(super) fn taken(object: &RebootNode) -> String {
 pub(super) fn may_be_sent(object: &RebootNode) -> bool {
     let sent = object.condition(SIGNAL_SENT);
     let manual = object.condition(MANUAL_MODE);
-    sent.is_some_and(|sent| sent.status != "Unknown")
+    object.status.start_time.is_some()
+        || sent.is_some_and(|sent| sent.status != "Unknown")
         // A person may have acted and not said so yet.
         || manual.is_some_and(|manual| manual.status == "True")
 }
@@ -181,11 +205,18 @@ mod tests {
     #[test]
     fn repair_row_130_an_object_is_running_until_its_completion_time_says_how_it_ended() {
         let incident = id("01ARZ3NDEKTSV4RRFFQ69G5FAV");
+        let running = || Object::Running { since: None };
+        let started = r#"{"startTime":"2026-01-02T03:04:06Z"}"#.to_owned();
+        let since = "2026-01-02T03:04:06Z".parse().ok();
         for (status, want) in [
-            ("{}".to_owned(), Object::Running),
-            (condition(NODE_READY, "Unknown"), Object::Running),
-            (condition(NODE_READY, "True"), Object::Running),
-            (condition("Other", "True"), Object::Running),
+            ("{}".to_owned(), Object::Queued),
+            (condition(NODE_READY, "Unknown"), Object::Queued),
+            (condition(NODE_READY, "True"), Object::Queued),
+            (condition("Other", "True"), Object::Queued),
+            (condition(SIGNAL_SENT, "Unknown"), Object::Queued),
+            (condition(SIGNAL_SENT, "True"), running()),
+            (condition(MANUAL_MODE, "True"), running()),
+            (started.clone(), Object::Running { since }),
             (over(NODE_READY, "True"), Object::Done),
             (
                 over(NODE_READY, "False"),
@@ -199,13 +230,29 @@ mod tests {
                 over(SIGNAL_SENT, "False"),
                 Object::Failed("R: m ".to_owned()),
             ),
+            (
+                over(NODE_READY, "False").replace("\"R\"", "\"Timeout\""),
+                Object::NotBegun("Timeout: m ".to_owned()),
+            ),
+            (
+                over(NODE_READY, "False").replace("\"R\"", "\"Recalled\""),
+                Object::NotBegun("Recalled: m ".to_owned()),
+            ),
+            (
+                over(NODE_READY, "False")
+                    .replace("\"R\"", "\"Timeout\"")
+                    .replacen('{', r#"{"startTime":"2026-01-02T03:04:06Z","#, 1),
+                Object::Failed("Timeout: m ".to_owned()),
+            ),
         ] {
-            assert_eq!(object(&reboot(&status), &incident), want, "{status}");
+            assert_eq!(object(&reboot(&status), &incident, None), want, "{status}");
         }
-        let silent = object(&reboot(&over("Other", "True")), &incident);
+        let intended = object(&reboot("{}"), &incident, since);
+        assert_eq!(intended, Object::Running { since }, "its signal may be out");
+        let silent = object(&reboot(&over("Other", "True")), &incident, None);
         assert!(matches!(silent, Object::Failed(_)));
         let other = id("01ARZ3NDEKTSV4RRFFQ69G5FAZ");
-        let Object::Refused(words) = object(&reboot("{}"), &other) else {
+        let Object::Refused(words) = object(&reboot("{}"), &other, None) else {
             panic!("it is another's");
         };
         assert!(words.contains("01ARZ3NDEKTSV4RRFFQ69G5FAV"), "{words}");
@@ -221,6 +268,7 @@ mod tests {
             (condition(SIGNAL_SENT, "odd"), true),
             (condition(MANUAL_MODE, "True"), true),
             (condition(MANUAL_MODE, "False"), false),
+            (r#"{"startTime":"2026-01-02T03:04:06Z"}"#.to_owned(), true),
         ] {
             assert_eq!(may_be_sent(&reboot(&status)), sent, "{status}");
         }

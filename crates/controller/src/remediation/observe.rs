@@ -8,13 +8,14 @@ use health_event::incident::{Attempt, Incident, RepairStatus};
 use health_event::{BootId, Boots, NodeName};
 use jiff::Timestamp;
 use k8s_api::names;
+use k8s_api::reboot_node::RebootNode;
 use tokio::time::Instant;
 
 use super::attempts::Attempts;
 use super::order::{Fate, READ_TIMEOUT};
 use super::work::{Module, TurnError};
 use super::{facts, said};
-use crate::nodes;
+use crate::{janitor, nodes};
 
 /// What a pass saw.
 pub(super) struct Observed {
@@ -100,7 +101,7 @@ impl Module {
         if let Some(object) = reboots.get(&attempt.object) {
             // From now on the watch tells, also that it is gone.
             self.tried().remove(&incident.node);
-            return Ok(facts::object(&object, &incident.id));
+            return self.told_by(&object, incident);
         }
         let tried = self.tried().get(&incident.node).cloned();
         let tried = tried.filter(|tried| tried.object == attempt.object);
@@ -119,10 +120,24 @@ impl Module {
             // Ordered under its name it is made, or found.
             return Ok(Object::NotKnown);
         }
-        Ok(match self.read(&attempt.object).await? {
-            Some(object) => facts::object(&object, &incident.id),
-            None => Object::Absent,
-        })
+        match self.read(&attempt.object).await {
+            Ok(Some(object)) => self.told_by(&object, incident),
+            Ok(None) => Ok(Object::Absent),
+            // Its deadline holds although nobody can read it.
+            Err(error) if attempt.deadline <= Timestamp::now() => {
+                let metrics = &self.context.metrics;
+                said::failed(metrics, &incident.node, error.code(), &error.to_string());
+                self.wake_after_failure(&incident.node);
+                Ok(Object::NotKnown)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn told_by(&self, object: &RebootNode, incident: &Incident) -> Result<Object, TurnError> {
+        let intent = janitor::intent(&self.context.store, &object.metadata.uid)?;
+        let intended_at = intent.map(|intent| intent.at);
+        Ok(facts::object(object, &incident.id, intended_at))
     }
 
     /// What the calls for the object told, where the watch does not show it.
@@ -131,7 +146,7 @@ impl Module {
         match fate {
             Fate::There(until) if now < until => {
                 self.workers.wake_at(&incident.node, until);
-                Some(Object::Running)
+                Some(Object::Running { since: None })
             }
             Fate::Refused(words) => Some(Object::Refused(words)),
             // Its time is over without it: the last refusal is why.
@@ -146,6 +161,10 @@ impl Module {
         for object in self.context.reboots.of_node(incident.node.as_str()) {
             let label = object.metadata.labels.get(names::OBJECT_MANAGED_BY.text);
             let ours = label.is_some_and(|by| by == names::OBJECT_MANAGED_BY_VALUE);
+            if facts::is_over_unsent(&object) {
+                attempts.take_back(&object.metadata.name);
+                continue;
+            }
             if let Some(found) = facts::found(&object).filter(|_| ours) {
                 attempts.add_found(found.rung, found.made_at, &found.object);
             }

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::attempts::Attempts;
 use super::observe::Observed;
 use super::work::{Module, Next, TurnError};
 use super::{facts, said};
@@ -232,7 +233,7 @@ impl Module {
         struct Lease {
             metadata: Owned,
         }
-        let namespace = &self.context.namespace;
+        let namespace = janitor::lock_namespace(&self.context);
         let call = Call {
             act: format!("reading of the lock of node {node}"),
             path: format!(
@@ -259,13 +260,18 @@ impl Module {
             return Ok(());
         }
         for object in self.context.reboots.of_node(node.as_str()) {
-            if object.is_over() || object.metadata.deletion_timestamp.is_some() {
+            let unsent = facts::is_over_unsent(&object);
+            if !unsent && (object.is_over() || object.metadata.deletion_timestamp.is_some()) {
                 continue;
             }
             let Some(incident) = self.orderer(&object)? else {
                 continue;
             };
             let name = &object.metadata.name;
+            if unsent {
+                self.take_back(&incident, name).await?;
+                continue;
+            }
             if wants(&incident, name) {
                 continue;
             }
@@ -273,7 +279,9 @@ impl Module {
             // call, so that one of us sees the other.
             let may_be_sent = facts::may_be_sent(&object) || self.is_intended(&object)?;
             if is_recalled(&incident, name, false, may_be_sent) {
-                self.delete(node, &object).await?;
+                if self.delete(node, &object).await? {
+                    self.take_back(&incident, name).await?;
+                }
             } else if may_be_sent {
                 self.tell_left(node, name);
             }
@@ -281,11 +289,20 @@ impl Module {
         Ok(())
     }
 
+    /// Nothing was sent for an object: it is no attempt on its machine.
+    async fn take_back(&self, incident: &Incident, object: &str) -> Result<(), TurnError> {
+        let (store, machine) = (&self.context.store, &incident.machine);
+        let mut attempts = Attempts::load(store, machine)?;
+        if attempts.take_back(object) {
+            let (key, value) = attempts.stored(machine);
+            store.state_put(&key, value, self.context.fencing).await?;
+        }
+        Ok(())
+    }
+
     fn is_intended(&self, object: &RebootNode) -> Result<bool, TurnError> {
-        let intents = janitor::intents(&self.context.store)?;
-        Ok(intents
-            .iter()
-            .any(|intent| intent.uid == object.metadata.uid))
+        let intent = janitor::intent(&self.context.store, &object.metadata.uid)?;
+        Ok(intent.is_some())
     }
 
     /// Whether a signal that was sent to the node may still have its effect, also if its object is gone.
@@ -306,10 +323,11 @@ impl Module {
         Ok(incident.filter(|incident| facts::is_ordered_by(object, incident)))
     }
 
-    async fn delete(&self, node: &NodeName, object: &RebootNode) -> Result<(), TurnError> {
+    /// Answers whether it was deleted as it was seen.
+    async fn delete(&self, node: &NodeName, object: &RebootNode) -> Result<bool, TurnError> {
         let Some(deadline) = self.leadership.write_deadline(WRITE_TIMEOUT) else {
             self.wake_soon(node);
-            return Ok(());
+            return Ok(false);
         };
         let metadata = &object.metadata;
         let body = json!({ "preconditions": {
@@ -325,11 +343,11 @@ impl Module {
         match self.context.kube.call(&call, deadline).await {
             Ok(_) => {
                 said::recalled(&self.context.metrics, node, &metadata.name);
-                Ok(())
+                Ok(true)
             }
             // It is gone; or it was changed since it was read: something may have been sent, and its
             // change wakes.
-            Err(CallError::NotFound { .. } | CallError::Changed { .. }) => Ok(()),
+            Err(CallError::NotFound { .. } | CallError::Changed { .. }) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }

@@ -97,7 +97,7 @@ async fn serve(
     if let Some(until) = until {
         tracing::warn!(%until, "no repair is ordered until then: remediation was just switched on");
     }
-    let policy = settings::policy(&config, until);
+    let policy = settings::policy(&context.config, until);
     let window = policy.window;
     let reference = Reference::new(Program::FaultRemediation);
     let module = Module::new(

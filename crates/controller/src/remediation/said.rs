@@ -113,6 +113,11 @@ pub(super) fn text(transition: &Transition, attempt: Option<&Attempt>) -> String
         RepairStatus::Running if transition.reason == Reason::Found => {
             format!("attempt {number} was found by its object {KIND} {object}")
         }
+        RepairStatus::Running if transition.reason == Reason::Begun => {
+            format!(
+                "attempt {number} was begun late, and has its whole time from then: {KIND} {object}"
+            )
+        }
         RepairStatus::Running => format!("attempt {number} is under way: {KIND} {object}"),
         RepairStatus::Unknown => {
             format!(
@@ -137,6 +142,7 @@ fn failure(why: &RepairFailure) -> String {
         RepairFailure::Refused(words) => format!("its object is not taken: {words}"),
         RepairFailure::Object(words) => format!("its object says: {words}"),
         RepairFailure::Deadline => "its effect was not seen in time".to_owned(),
+        RepairFailure::NotBegun(words) => format!("nothing was sent for it: {words}"),
     }
 }
 

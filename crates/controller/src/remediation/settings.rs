@@ -17,7 +17,9 @@ pub(super) fn mode(config: &RemediationConfig) -> Mode {
     }
 }
 
-pub(super) fn policy(config: &RemediationConfig, first_action_until: Option<Timestamp>) -> Policy {
+pub(super) fn policy(config: &Config, first_action_until: Option<Timestamp>) -> Policy {
+    let queue_timeout = signed(config.janitor.queue_timeout);
+    let config = &config.remediation;
     let executors = config.actions.iter().map(|(name, action)| {
         let executor = Executor {
             // The one kind of this version is RebootNode.
@@ -32,6 +34,7 @@ pub(super) fn policy(config: &RemediationConfig, first_action_until: Option<Time
         max_attempts: config.max_attempts,
         window: signed(config.attempts_window),
         settle_timeout: signed(config.settle_timeout),
+        queue_timeout,
         mode: mode(config),
         first_action_until,
     }

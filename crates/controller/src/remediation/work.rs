@@ -132,6 +132,10 @@ impl Module {
         if let Err(error) = self.turn(node).await {
             let metrics = &self.context.metrics;
             said::failed(metrics, node, error.code(), &error.to_string());
+            if let TurnError::Call(_) = error {
+                let blocked = Some("api_error");
+                self.context.stages.set_repair_blocked(node, blocked);
+            }
             self.wake_after_failure(node);
         } else if !self.is_refused(node) {
             self.failures().remove(node);

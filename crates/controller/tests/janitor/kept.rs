@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use testbed::Outcome;
 
@@ -44,7 +44,7 @@ async fn what_a_closed_incident_ordered_is_recalled() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_references_janitor_runs_nothing_is_done() {
-    let cluster = Cluster::with_nodes(&["j-other"]).await;
+    let cluster = Cluster::with_nodes(&["j-other", "j-other-begun"]).await;
     let api: Api<Deployment> = Api::namespaced(cluster.testbed.admin(), "default");
     let labels = json!({ "app.kubernetes.io/name": "janitor" });
     let deployment = json!({
@@ -61,7 +61,7 @@ async fn while_the_references_janitor_runs_nothing_is_done() {
     api.create(&PostParams::default(), &deployment)
         .await
         .unwrap();
-    let rig = Rig::start(&cluster, "").await;
+    let rig = Rig::start(&cluster, "timeout = \"1m\"\nqueue_timeout = \"1m\"").await;
     rig.controller.until_metric("warden_other_janitor 1").await;
     order(&cluster, "o", "j-other").await;
     // Its node has its turn at the change, and another at this one.
@@ -71,6 +71,23 @@ async fn while_the_references_janitor_runs_nothing_is_done() {
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     assert!(status(&cluster, "o").await.is_null());
     assert!(rig.provider.calls().is_empty() && rig.intents().is_empty());
+    // It begins one, is taken away, and ours follows that to its end without a signal of its own.
+    let boot = json!({ "warden.dev/boot-before": "before" });
+    let begun = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap();
+    let spec = json!({ "nodeName": "j-other-begun" });
+    order_with(&cluster, "b", spec, boot).await;
+    super::say(&cluster, "b", json!({ "startTime": begun })).await;
+    let scaled = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
+    api.patch("janitor", &PatchParams::default(), &scaled)
+        .await
+        .unwrap();
+    assert_eq!(end(&cluster, "b").await, succeeded());
+    assert_eq!(end(&cluster, "o").await, succeeded());
+    let calls = rig.provider.calls();
+    assert!(
+        calls.iter().all(|call| call.node != "j-other-begun"),
+        "{calls:?}"
+    );
 }
 
 /// What the reference's janitor had begun, or ours before its store was lost: it ends by its deadline,

@@ -90,7 +90,7 @@ async fn after_the_signal_the_object_is_left_and_the_next_incident_waits_for_it(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn repair_row_177_178_a_node_that_is_deleted_ends_its_repair_in_every_stage() {
+async fn repair_row_134_177_178_a_node_that_is_deleted_ends_its_repair_in_every_stage() {
     let cluster = Cluster::with_nodes(&["f-gone"]).await;
     let case = Case::start(&cluster, "f-gone", "").await;
     for stage in ["Running", "Succeeded", "NeedsOperator"] {
@@ -138,22 +138,88 @@ async fn an_object_that_a_person_deletes_while_it_runs_is_unknown_until_the_node
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_carries_out_ends_by_its_deadline_and_is_taken_back() {
+async fn what_is_begun_and_not_seen_ends_by_its_deadline() {
     let cluster = Cluster::with_nodes(&["f-late"]).await;
     let short = "[remediation.remediationActions.RESTART_BM]\ndeadline = '2s'";
     let case = Case::start(&cluster, "f-late", short).await;
     let event = fault("f-late", "0", RecommendedAction::RestartBm);
     case.controller.append(event).await;
+    for number in 1..=2 {
+        case.until("Running").await;
+        // It is queued for longer than its deadline, which counts from when it is begun.
+        case.until_blocked("queued").await;
+        let objects = case.objects().await;
+        let last = objects.iter().find(|o| o["status"].is_null()).unwrap();
+        let deadline = case.incident().repair.unwrap().attempt.unwrap().deadline;
+        until_past(deadline).await;
+        assert_eq!(case.status(), RepairStatus::Running, "attempt {number}");
+        case.begun(name_of(last)).await;
+        wait_for("the failure", SOON, || async {
+            Ok((case.causes("Failed").len() == number).then_some(()))
+        })
+        .await
+        .unwrap();
+        let failed = case.causes("Failed");
+        assert!(
+            failed[number - 1].contains("not seen in time"),
+            "{failed:?}"
+        );
+        // It may come still: the next one waits until it is at its end.
+        assert!(!case.objects().await.is_empty());
+        case.failed(name_of(last)).await;
+    }
     let repair = case.until("NeedsOperator").await;
     assert_eq!(repair.attempt.unwrap().number, 2);
-    let failed = case.causes("Failed");
-    assert_eq!(failed.len(), 2);
-    assert!(failed[0].contains("not seen in time"), "{failed:?}");
-    wait_for("the objects to be recalled", SOON, || async {
-        Ok(case.objects().await.is_empty().then_some(()))
+}
+
+async fn until_past(time: jiff::Timestamp) {
+    wait_for(format!("{time}"), SOON, || async {
+        Ok((jiff::Timestamp::now() > time).then_some(()))
     })
     .await
     .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_that_waits_in_a_queue_is_no_attempt_however_often() {
+    let cluster = Cluster::with_nodes(&["f-queued"]).await;
+    let short = "[remediation.remediationActions.RESTART_BM]\ndeadline = '1s'";
+    let text = config(short).replace("[janitor]\n", "[janitor]\nqueue_timeout = '1s'\n");
+    install(&cluster).await;
+    let case = Case::start_as(&cluster, "f-queued", &text).await;
+    let event = fault("f-queued", "0", RecommendedAction::RestartBm);
+    case.controller.append(event).await;
+    // Nobody begins the first two; the third is given up by whoever carries repairs out.
+    let third = wait_for("the third order", SOON, || async {
+        let objects = case.objects().await;
+        let of = |o: &&Value| o["metadata"]["annotations"]["warden.dev/attempt"] == "3";
+        Ok(objects.iter().find(of).cloned())
+    })
+    .await
+    .unwrap();
+    let failed = case.causes("Failed");
+    assert!(failed[0].contains("nothing was sent"), "{failed:?}");
+    assert!(!case.steps().contains(&"NeedsOperator".to_owned()));
+    assert_eq!(
+        case.objects().await.len(),
+        1,
+        "what nobody began is recalled"
+    );
+    case.given_up(name_of(&third)).await;
+    let fourth = case.another(&third).await;
+    assert_eq!(fourth["metadata"]["annotations"]["warden.dev/attempt"], "4");
+    case.begun(name_of(&fourth)).await;
+    let machine = case.incident().machine;
+    let key = format!("remediation/attempts/{machine}");
+    let counted = case
+        .controller
+        .context
+        .store
+        .state_get(&key)
+        .unwrap()
+        .unwrap();
+    let counted: Vec<Value> = serde_json::from_slice(&counted).unwrap();
+    assert_eq!(counted.len(), 1, "{counted:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -276,6 +276,25 @@ impl<'a> Case<'a> {
         self.patch(name, status).await;
     }
 
+    /// As janitor: it is begun now.
+    pub(crate) async fn begun(&self, name: &str) {
+        let now = jiff::Timestamp::now().to_string();
+        self.patch(name, json!({ "startTime": now })).await;
+    }
+
+    /// As janitor: it had to wait for too long, and was never begun.
+    pub(crate) async fn given_up(&self, name: &str) {
+        let condition = condition(
+            "NodeReady",
+            "False",
+            "Timeout",
+            "it could not start in time",
+        );
+        let now = jiff::Timestamp::now().to_string();
+        let status = json!({ "conditions": [condition], "completionTime": now });
+        self.patch(name, status).await;
+    }
+
     async fn patch(&self, name: &str, status: Value) {
         let patch = Patch::Merge(json!({ "status": status }));
         objects(self.cluster)

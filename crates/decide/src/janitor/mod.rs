@@ -28,7 +28,7 @@ pub mod ttl;
 mod tests;
 
 use jiff::Timestamp;
-use k8s_api::reboot_node::NO_REBOOT_OBSERVED;
+use k8s_api::reboot_node::{NO_REBOOT_OBSERVED, RECALLED, TIMEOUT};
 
 use crate::later;
 pub use facts::{
@@ -74,14 +74,14 @@ impl Look<'_> {
         }
         let deadline = self.deadline();
         if deadline <= self.now {
-            return self.ends("Timeout", self.what_was_late());
+            return self.ends(TIMEOUT, self.what_was_late());
         }
         if view.excluded && !self.may_be_sent() {
             return self.ends("NodeExcluded", "the node is excluded from repairs");
         }
         if view.recalled && !self.may_be_sent() {
             return self.ends(
-                "Recalled",
+                RECALLED,
                 "what it was made for is over; its signal was not sent",
             );
         }
@@ -317,7 +317,8 @@ impl Look<'_> {
 
     fn ends(&self, reason: &'static str, message: &str) -> Step {
         Step::Write(StatusChange {
-            started_at: self.start_if_none(),
+            // What was never begun has no start.
+            started_at: self.start_if_none().filter(|_| self.may_be_sent()),
             completed_at: Some(self.now),
             node_ready: Some(Condition {
                 status: Some(false),

@@ -308,7 +308,7 @@ fn every_state_has_an_end() {
         assert_eq!(case.decide(at(1)), Step::Wait(Some(at(360))));
         case.run(at(360), &sent());
         assert_eq!(case.end(), (Some(false), "Timeout"));
-        assert_eq!(case.sent, 0);
+        assert_eq!((case.sent, case.object.started_at), (0, None));
     }
     // The node is gone before and after the signal.
     for before in [true, false] {
@@ -321,6 +321,16 @@ fn every_state_has_an_end() {
         assert_eq!(case.end(), (Some(false), "NodeNotFound"));
         assert_ne!(case.lock, Lock::Ours);
     }
+}
+
+#[test]
+fn what_another_janitor_has_begun_is_followed_and_never_sent() {
+    let mut case = Case::new();
+    case.object.started_at = Some(at(1));
+    assert_eq!(case.decide(at(2)), Step::Wait(Some(at(26))));
+    case.run(at(26), &sent());
+    assert_eq!(case.end(), (Some(false), "Timeout"));
+    assert_eq!(case.sent, 0);
 }
 
 #[test]
@@ -396,7 +406,7 @@ fn what_is_recalled_is_not_sent_and_what_may_be_sent_is_not_recalled() {
         case.recalled = true;
         case.run(at(1), &sent());
         assert_eq!(case.end(), (Some(false), "Recalled"), "after {steps} steps");
-        assert_eq!(case.sent, 0);
+        assert_eq!((case.sent, case.object.started_at), (0, None));
         assert_ne!(case.lock, Lock::Ours);
     }
     let mut case = Case::new();

@@ -55,8 +55,15 @@ pub enum Object {
     Absent,
     /// The API server does not take it: its words.
     Refused(String),
-    /// It is there and not at its end.
-    Running,
+    /// It is there, and whoever carries repairs out has not begun it: nothing was sent.
+    Queued,
+    /// It was begun and is not at its end; since when, where that is known.
+    Running {
+        /// When it was begun.
+        since: Option<Timestamp>,
+    },
+    /// It is at its end without having been begun: its words.
+    NotBegun(String),
     /// It says that it is done.
     Done,
     /// It says that the node was not seen to have rebooted, although it should have.
@@ -139,6 +146,10 @@ pub enum Reason {
     NodeEmpty,
     /// The object was seen.
     ObjectSeen,
+    /// It was begun late: its time counts from then.
+    Begun,
+    /// Nobody began it, and nothing was sent.
+    NotBegun,
     /// The object is gone.
     ObjectGone,
     /// Another boot, and Ready.
@@ -168,6 +179,8 @@ impl Reason {
             Self::FaultsAsk => "faults_ask",
             Self::NodeEmpty => "node_empty",
             Self::ObjectSeen => "object_seen",
+            Self::Begun => "begun",
+            Self::NotBegun => "not_begun",
             Self::ObjectGone => "object_gone",
             Self::OtherBoot => "other_boot",
             Self::ObjectDone => "object_done",
@@ -364,7 +377,12 @@ impl Look<'_> {
             return decision;
         }
         match self.view.object {
-            Object::Running | Object::Done | Object::NoReboot | Object::Failed(_) => {
+            Object::Queued
+            | Object::Running { .. }
+            | Object::NotBegun(_)
+            | Object::Done
+            | Object::NoReboot
+            | Object::Failed(_) => {
                 let mut decision = self.move_to(RepairStatus::Running, Reason::ObjectSeen);
                 decision.wake_at = Some(self.now);
                 decision
@@ -398,13 +416,59 @@ impl Look<'_> {
                 let why = RepairFailure::Object(why.clone());
                 self.move_to(RepairStatus::Failed(why), Reason::ObjectFailed)
             }
+            Object::NotBegun(why) => self.not_begun(why),
             Object::Absent | Object::Refused(_) => {
                 let mut decision = self.move_to(RepairStatus::Unknown, Reason::ObjectGone);
                 decision.wake_at = Some(self.now);
                 decision
             }
-            Object::NotKnown | Object::Running => self.until(attempt),
+            Object::Queued => self.queued(attempt),
+            // It may wait in a queue.
+            Object::NotKnown if attempt.deadline <= self.now => self.queued(attempt),
+            Object::Running { since: Some(since) } if attempt.deadline <= self.now => {
+                self.begun(attempt, *since)
+            }
+            Object::NotKnown | Object::Running { .. } => self.until(attempt),
         }
+    }
+
+    /// Its time counts from when it is begun. Whoever carries repairs out gives up first.
+    fn queued(&self, attempt: &Attempt) -> Decision {
+        let span = attempt.deadline.duration_since(attempt.requested_at);
+        let given_up = later(attempt.requested_at, self.view.policy.queue_timeout);
+        let until = later(given_up, span);
+        if until <= self.now {
+            return self.not_begun("nobody began it");
+        }
+        Decision {
+            wake_at: Some(until),
+            blocked: (*self.view.object == Object::Queued).then_some("queued"),
+            ..Decision::default()
+        }
+    }
+
+    fn not_begun(&self, why: &str) -> Decision {
+        let failed = RepairStatus::Failed(RepairFailure::NotBegun(why.to_owned()));
+        self.move_to(failed, Reason::NotBegun)
+    }
+
+    /// At its deadline: one that waited in a queue has its whole time from when it was begun.
+    fn begun(&self, attempt: &Attempt, since: Timestamp) -> Decision {
+        let span = attempt.deadline.duration_since(attempt.requested_at);
+        let deadline = later(since, span);
+        if deadline <= self.now {
+            return self.too_late();
+        }
+        let mut decision = self.move_to(RepairStatus::Running, Reason::Begun);
+        if let Some(Repair {
+            attempt: Some(attempt),
+            ..
+        }) = decision.incident.as_mut().and_then(|i| i.repair.as_mut())
+        {
+            (attempt.requested_at, attempt.deadline) = (since, deadline);
+        }
+        decision.wake_at = Some(deadline);
+        decision
     }
 
     fn unknown(&self, attempt: &Attempt) -> Decision {
@@ -441,8 +505,14 @@ impl Look<'_> {
         };
         // What the object still does is waited for, or the next one would meet it.
         let over = match self.view.object {
-            Object::Done | Object::NoReboot | Object::Absent | Object::Failed(_) => true,
-            Object::NotKnown | Object::Refused(_) | Object::Running => false,
+            Object::Done
+            | Object::NoReboot
+            | Object::Absent
+            | Object::NotBegun(_)
+            | Object::Failed(_) => true,
+            Object::NotKnown | Object::Refused(_) | Object::Queued | Object::Running { .. } => {
+                false
+            }
         };
         let late = attempt.deadline <= self.now;
         (proves && (over || late)).then(|| self.move_to(RepairStatus::Succeeded, Reason::OtherBoot))

@@ -175,6 +175,7 @@ mod tests {
             max_attempts: 2,
             window: SignedDuration::from_hours(24),
             settle_timeout: SignedDuration::from_mins(10),
+            queue_timeout: SignedDuration::from_hours(6),
             mode: super::super::Mode::Enforce,
             first_action_until: None,
         }

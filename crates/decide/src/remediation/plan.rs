@@ -31,6 +31,9 @@ pub struct Policy {
     /// How long a repaired node may take until its faults are closed before a person is called.
     /// Default 10 min.
     pub settle_timeout: SignedDuration,
+    /// How long whoever carries repairs out lets an order wait before it gives it up (janitor's
+    /// `queue_timeout`). Default 6 h.
+    pub queue_timeout: SignedDuration,
     /// How far the module may act.
     pub mode: Mode,
     /// Nothing is ordered before then: the module was just switched on.

@@ -39,6 +39,7 @@ fn policy() -> Policy {
         max_attempts: 2,
         window: MINUTE * 60 * 24,
         settle_timeout: MINUTE * 10,
+        queue_timeout: MINUTE * 360,
         mode: Mode::Enforce,
         first_action_until: None,
     }
@@ -157,7 +158,7 @@ fn a_reboot_is_ordered_seen_and_its_faults_are_covered() {
     );
     assert_eq!((attempt.force, attempt.deadline), (false, at(31)));
     assert_eq!(case.decide(at(1)).order.as_ref(), Some(attempt));
-    case.object = Object::Running;
+    case.object = Object::Running { since: None };
     assert_eq!(case.settle(at(2)), ["Running"]);
     assert_eq!(case.decide(at(2)).wake_at, Some(at(31)));
     case.node.as_mut().unwrap().ready = false;
@@ -416,7 +417,7 @@ fn the_order_is_repeated_by_its_name_until_the_object_is_seen_or_its_time_is_ove
 fn an_object_that_vanished_is_unknown_until_the_node_tells_or_the_time_is_over() {
     let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
     case.settle(at(1));
-    case.object = Object::Running;
+    case.object = Object::Running { since: None };
     case.settle(at(2));
     case.object = Object::Absent;
     assert_eq!(case.settle(at(3)), ["Unknown"]);
@@ -428,11 +429,62 @@ fn an_object_that_vanished_is_unknown_until_the_node_tells_or_the_time_is_over()
 }
 
 #[test]
+fn in_a_queue_the_time_of_an_attempt_does_not_run() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    case.object = Object::Queued;
+    assert_eq!(case.settle(at(2)), ["Running"]);
+    let waits = case.decide(at(300));
+    assert_eq!((waits.transition, waits.blocked), (None, Some("queued")));
+    assert_eq!(
+        waits.wake_at,
+        Some(at(1 + 360 + 30)),
+        "the janitor is first"
+    );
+    // Nobody knows it for a while: it may be queued.
+    case.object = Object::NotKnown;
+    assert_eq!(case.settle(at(300)), [""; 0]);
+    // Begun, it has its whole time.
+    let since = Some(at(299));
+    case.object = Object::Running { since };
+    assert_eq!(case.settle(at(300)), ["Running"]);
+    let attempt = case.incident.repair.as_ref().unwrap().attempt.clone();
+    assert_eq!(attempt.unwrap().deadline, at(329));
+    assert_eq!(case.settle(at(328)), [""; 0]);
+    assert_eq!(case.settle(at(329)), ["Failed", "Planned", "Requested"]);
+}
+
+#[test]
+fn an_order_that_nobody_begins_fails_and_the_next_one_asks_for_no_force() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    case.object = Object::Queued;
+    case.settle(at(2));
+    let mut ended = case.clone();
+    // The shell takes what was not begun back.
+    (ended.past, ended.object) = (Vec::new(), Object::NotBegun("Timeout: too late".to_owned()));
+    assert_eq!(ended.settle(at(361)), ["Failed", "Planned", "Requested"]);
+    let next = ended.ordered.last().unwrap();
+    assert_eq!((next.number, next.force), (2, false));
+    for object in [Object::Queued, Object::NotKnown] {
+        let mut case = case.clone();
+        case.object = object;
+        assert_eq!(case.settle(at(390)), [""; 0]);
+        let failed = case.step(at(391)).transition.unwrap();
+        assert_eq!(failed.reason, Reason::NotBegun);
+    }
+    // Whoever rebooted it: it is seen, and the order needless.
+    case.reboot("b2");
+    case.object = Object::NotBegun("Recalled: it has booted".to_owned());
+    assert_eq!(case.settle(at(3)), ["Succeeded"]);
+}
+
+#[test]
 fn a_recovery_recalls_nothing_that_is_under_way() {
     let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
     case.settle(at(1));
     case.faults.clear();
-    case.object = Object::Running;
+    case.object = Object::Running { since: None };
     assert_eq!(case.settle(at(2)), ["Running"]);
     assert_eq!(case.settle(at(31)), ["Failed"]);
     assert_eq!(case.decide(at(32)), Decision::default());
@@ -447,7 +499,7 @@ fn a_recovery_recalls_nothing_that_is_under_way() {
 fn a_node_that_is_gone_ends_by_its_deadline() {
     let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
     case.settle(at(1));
-    case.object = Object::Running;
+    case.object = Object::Running { since: None };
     case.settle(at(2));
     case.node = None;
     assert_eq!(case.settle(at(30)), [""; 0]);
@@ -460,7 +512,7 @@ fn where_boots_are_not_known_the_object_is_believed() {
     case.node.as_mut().unwrap().boot = boot("");
     case.settle(at(1));
     case.node.as_mut().unwrap().boot = boot("b2");
-    case.object = Object::Running;
+    case.object = Object::Running { since: None };
     assert_eq!(case.settle(at(2)), ["Running"], "nothing proves a reboot");
     case.object = Object::Done;
     assert_eq!(case.settle(at(3)), ["Succeeded"]);
@@ -512,7 +564,7 @@ enum Move {
 fn any_move() -> impl Strategy<Value = Move> {
     prop_oneof![
         6 => Just(Move::Decide),
-        3 => (0_usize..6).prop_map(Move::Object),
+        3 => (0_usize..8).prop_map(Move::Object),
         1 => Just(Move::Boot),
         1 => any::<bool>().prop_map(Move::Ready),
         2 => (0_usize..6).prop_map(Move::Faults),
@@ -535,8 +587,10 @@ proptest! {
                         0 => Object::NotKnown,
                         1 => Object::Absent,
                         2 => Object::Refused(String::new()),
-                        3 => Object::Running,
-                        4 => Object::Done,
+                        3 => Object::Running { since: None },
+                        4 => Object::Queued,
+                        5 => Object::NotBegun(String::new()),
+                        6 => Object::Done,
                         _ => Object::Failed(String::new()),
                     };
                 }
@@ -585,7 +639,10 @@ proptest! {
                     if let Some(repair) = &case.incident.repair
                         && repair.status.is_under_way()
                     {
-                        let deadline = repair.attempt.as_ref().unwrap().deadline;
+                        let mut deadline = repair.attempt.as_ref().unwrap().deadline;
+                        if matches!(case.object, Object::Queued | Object::NotKnown) {
+                            deadline += case.policy.queue_timeout;
+                        }
                         prop_assert!(
                             decision.wake_at.is_some_and(|wake| wake <= deadline.max(at(minutes))),
                             "nobody looks again"

@@ -53,6 +53,7 @@ enum RepairStatusRecord {
     FailedRefused(String),
     FailedObject(String),
     FailedDeadline,
+    FailedNotBegun(String),
     NeedsOperatorUnsupported(String),
     NeedsOperatorExhausted(String),
     NeedsOperatorStillOpen,
@@ -149,6 +150,9 @@ impl From<&Repair> for RepairRecord {
             RepairStatus::Failed(RepairFailure::Refused(why)) => Record::FailedRefused(why.clone()),
             RepairStatus::Failed(RepairFailure::Object(why)) => Record::FailedObject(why.clone()),
             RepairStatus::Failed(RepairFailure::Deadline) => Record::FailedDeadline,
+            RepairStatus::Failed(RepairFailure::NotBegun(why)) => {
+                Record::FailedNotBegun(why.clone())
+            }
             RepairStatus::NeedsOperator(OperatorReason::Unsupported { action }) => {
                 Record::NeedsOperatorUnsupported(action.clone())
             }
@@ -199,6 +203,7 @@ impl TryFrom<RepairRecord> for Repair {
             Record::FailedRefused(why) => RepairStatus::Failed(RepairFailure::Refused(why)),
             Record::FailedObject(why) => RepairStatus::Failed(RepairFailure::Object(why)),
             Record::FailedDeadline => RepairStatus::Failed(RepairFailure::Deadline),
+            Record::FailedNotBegun(why) => RepairStatus::Failed(RepairFailure::NotBegun(why)),
             Record::NeedsOperatorUnsupported(action) => {
                 RepairStatus::NeedsOperator(OperatorReason::Unsupported { action })
             }

@@ -147,6 +147,7 @@ fn repairs_survive_in_every_state() {
         RepairStatus::Failed(RepairFailure::Refused("why".into())),
         RepairStatus::Failed(RepairFailure::Object("why".into())),
         RepairStatus::Failed(RepairFailure::Deadline),
+        RepairStatus::Failed(RepairFailure::NotBegun("why".into())),
         RepairStatus::NeedsOperator(OperatorReason::Unsupported { action }),
         RepairStatus::NeedsOperator(OperatorReason::Exhausted {
             rung: Rung::HandOver,

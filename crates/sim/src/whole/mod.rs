@@ -168,8 +168,8 @@ pub struct World {
     pub holds: Kept<Vec<Hold>>,
     /// Store: boots of the machine.
     pub boots: Kept<Boots>,
-    /// Store: attempts on the machine.
-    pub past: Kept<Vec<PastAttempt>>,
+    /// Store: attempts on the machine, by their objects.
+    pub past: Kept<Vec<(String, PastAttempt)>>,
     /// Store: intents of signals.
     pub intents: Vec<Intent>,
     /// API server: repair objects.

@@ -96,7 +96,7 @@ pub(super) fn of_state(setup: &Setup, world: &World) -> Option<Broken> {
 }
 
 /// A decision of the quarantine before it is stored.
-pub(super) fn of_quarantine(world: &World, decision: &Decision) -> Option<Broken> {
+pub(super) fn of_quarantine(setup: &Setup, world: &World, decision: &Decision) -> Option<Broken> {
     let (before, after) = (world.incident.as_deref()?, decision.incident.as_ref()?);
     let recovers = |status: &QuarantineStatus| match status {
         QuarantineStatus::Releasing(why) | QuarantineStatus::Closed(why) => {
@@ -112,10 +112,10 @@ pub(super) fn of_quarantine(world: &World, decision: &Decision) -> Option<Broken
     }
     let repair = before.repair.as_ref();
     let under_way = repair.is_some_and(|repair| repair.status.is_under_way());
-    // A person may reboot a node that is in service.
-    let signal = |signal: &Signal| {
-        let reboot = world.reboot(signal.object);
-        reboot.is_some_and(|reboot| !reboot.is_over() && reboot.incident.is_some())
+    // Of one whose object is gone only its time can tell.
+    let signal = |signal: &Signal| match world.reboot(signal.object) {
+        Some(reboot) => !reboot.is_over(),
+        None => !is_proven_undone(setup, world, *signal),
     };
     let booted = boot_id(0, world.boot_shown()) != before.opened_boot;
     let marked = world.node.as_ref().is_some_and(|node| node.carries_ours());

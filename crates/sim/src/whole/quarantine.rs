@@ -1,11 +1,13 @@
 //! The quarantine's turn: it decides, stores and writes until it rests.
 
 use decide::breaker::Permit;
+use decide::janitor;
 use decide::quarantine::{Annotation, Decision, MarkOrigin, View, WriteFeedback, WriteKind};
-use health_event::incident::{CloseReason, IncidentId, QuarantineStatus};
+use decide::remediation::wants;
+use health_event::incident::{CloseReason, Incident, IncidentId, QuarantineStatus};
 use k8s_api::IncidentMark;
 
-use super::{Broken, Setup, World, Wrong, promises};
+use super::{Broken, Reboot, Setup, World, Wrong, promises};
 use crate::world::Kept;
 use crate::world::setup::boot_id;
 
@@ -21,7 +23,7 @@ pub(super) fn turn(setup: &Setup, world: &mut World, dies: bool) -> bool {
         let Some(decision) = decide(setup, world) else {
             break;
         };
-        world.fail(promises::of_quarantine(world, &decision));
+        world.fail(promises::of_quarantine(setup, world, &decision));
         let stored = store(world, &decision);
         // What the label says of drain and repair is derived from both, and read by nobody here.
         let write = decision
@@ -80,10 +82,17 @@ fn decide(setup: &Setup, world: &mut World) -> Option<Decision> {
     if let Some(node) = settles {
         agent.settled_for = Some(node.facts.boot.clone());
     }
+    let node = world.node.as_ref().map(|node| {
+        let looks = !setup.is_wrong(Wrong::ReleasesDuringOthersRepair);
+        decide::quarantine::NodeFacts {
+            repaired_by_others: looks && may_be_rebooted(setup, world, incident.as_ref()),
+            ..node.facts.clone()
+        }
+    });
     let holds = (*world.holds).clone();
     let forgets = setup.is_wrong(Wrong::ForgetsHold);
     let mut view = View {
-        node: world.node.as_ref().map(|node| &node.facts),
+        node: node.as_ref(),
         incident: incident.as_ref(),
         faults: &faults,
         holds: if forgets { &[] } else { &holds },
@@ -103,6 +112,20 @@ fn decide(setup: &Setup, world: &mut World) -> Option<Decision> {
         decision = decide::quarantine::decide(&view, world.now());
     }
     Some(decision)
+}
+
+/// Whether a reboot may still come that the incident does not wait for (any more).
+fn may_be_rebooted(setup: &Setup, world: &World, incident: Option<&Incident>) -> bool {
+    let own = |name: &str| incident.is_some_and(|incident| wants(incident, name));
+    let begun = |reboot: &Reboot| reboot.body.started_at.is_some() && !reboot.is_over();
+    let mut reboots = world.reboots.iter();
+    let mut intents = world.intents.iter();
+    reboots.any(|reboot| begun(reboot) && !own(&reboot.name))
+        || intents.any(|intent| {
+            let object = world.reboot(intent.object);
+            let deadline = janitor::deadline_of(Setup::now(intent.at), &setup.janitor);
+            world.now() < deadline && !object.is_some_and(|object| own(&object.name))
+        })
 }
 
 fn store(world: &mut World, decision: &Decision) -> bool {

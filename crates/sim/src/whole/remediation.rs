@@ -5,7 +5,7 @@ use decide::remediation::{
     self, FaultFacts, Mode, NodeLook, Object, PastAttempt, View, boots_seen, wants,
 };
 use health_event::incident::{Attempt, Incident, RepairStatus};
-use k8s_api::reboot_node::NO_REBOOT_OBSERVED;
+use k8s_api::reboot_node::{NO_REBOOT_OBSERVED, RECALLED, TIMEOUT};
 
 use super::{Intent, Reboot, Setup, World, Wrong, promises};
 use crate::world::Kept;
@@ -33,6 +33,8 @@ fn pass(setup: &Setup, world: &mut World) -> bool {
     if world.memory.order.is_some() {
         return false;
     }
+    take_back(world);
+    let past: Vec<PastAttempt> = world.past.iter().map(|(_, past)| past.clone()).collect();
     let now = world.now();
     let decided = (incident.id.clone(), incident.version);
     let attempt = incident.repair.as_ref().and_then(|r| r.attempt.as_ref());
@@ -55,7 +57,7 @@ fn pass(setup: &Setup, world: &mut World) -> bool {
         faults: &faults,
         wants_drain: drains && incident.open_faults().next().is_some(),
         boots: &boots,
-        past: &world.past,
+        past: &past,
         object: &object,
         other_repair: other_repair(world, &incident),
         waits_as_own_node: false,
@@ -77,10 +79,11 @@ fn pass(setup: &Setup, world: &mut World) -> bool {
         if let Some(attempt) = ordered {
             world.memory.order_refused = None;
             world.past.change(|past| {
-                past.push(PastAttempt {
+                let counted = PastAttempt {
                     rung: attempt.rung,
                     at: attempt.requested_at,
-                });
+                };
+                past.push((attempt.object, counted));
             });
         }
         world.incident = Some(Kept::new(next));
@@ -140,11 +143,48 @@ fn object(world: &World, attempt: Option<&Attempt>) -> Object {
     }
     match world.reboots.iter().find(|r| r.name == attempt.object) {
         None => Object::Absent,
-        Some(reboot) if !reboot.is_over() => Object::Running,
+        Some(reboot) if !reboot.is_over() => running(world, reboot),
         Some(reboot) if reboot.ready.0 == Some(true) => Object::Done,
         Some(reboot) if reboot.ready.1 == NO_REBOOT_OBSERVED => Object::NoReboot,
+        Some(reboot) if is_over_unsent(reboot) => Object::NotBegun(reboot.ready.1.to_owned()),
         Some(reboot) => Object::Failed(reboot.ready.1.to_owned()),
     }
+}
+
+fn running(world: &World, reboot: &Reboot) -> Object {
+    let intended = world.intents.iter().find(|i| i.object == reboot.uid);
+    let since = reboot.body.started_at;
+    let since = since.or_else(|| intended.map(|intent| Setup::now(intent.at)));
+    let sent = reboot.body.signal != janitor::Signal::Unknown || reboot.body.says_manual;
+    if since.is_none() && !sent {
+        Object::Queued
+    } else {
+        Object::Running { since }
+    }
+}
+
+/// What ended in the queue is no attempt on the machine.
+fn take_back(world: &mut World) {
+    let unsent = |object: &str| {
+        let mut of_name = world.reboots.iter().filter(|reboot| reboot.name == object);
+        of_name.any(|reboot| is_over_unsent(reboot))
+    };
+    let kept: Vec<_> = world
+        .past
+        .iter()
+        .filter(|(object, _)| !unsent(object))
+        .cloned()
+        .collect();
+    if kept.len() < world.past.len() {
+        world.past = Kept::new(kept);
+    }
+}
+
+/// Whether it ended in the queue, for no reason of its node.
+fn is_over_unsent(reboot: &Reboot) -> bool {
+    let queued = [TIMEOUT, RECALLED].contains(&reboot.ready.1);
+    let body = &reboot.body;
+    queued && body.started_at.is_none() && body.signal == janitor::Signal::Unknown
 }
 
 /// A repair object of the node that is not at its end and not this incident's present attempt.
@@ -201,6 +241,10 @@ pub(super) fn recall(setup: &Setup, world: &mut World) -> bool {
     let Some(index) = world.reboots.iter().position(recalled) else {
         return false;
     };
+    let name = world.reboots[index].name.clone();
+    world
+        .past
+        .change(|past| past.retain(|(object, _)| *object != name));
     world.delete_reboot(index);
     world.did("remediation", "recall");
     true

@@ -144,6 +144,7 @@ fn remediation_policy() -> remediation::Policy {
         max_attempts: 2,
         window: SignedDuration::from_hours(24),
         settle_timeout: TICK,
+        queue_timeout: janitor_policy().queue_timeout,
         mode: remediation::Mode::Enforce,
         first_action_until: None,
     }

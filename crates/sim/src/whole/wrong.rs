@@ -31,6 +31,8 @@ pub enum Wrong {
     IgnoresRecall,
     /// A recovery does not look at the repair.
     ReleasesDuringRepair,
+    /// A recovery looks at the reboot alone that its incident waits for.
+    ReleasesDuringOthersRepair,
     /// A recovery does not look at the faults.
     ReleasesWithFault,
     /// A recovery does not wait for the agent.

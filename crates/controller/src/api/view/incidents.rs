@@ -43,6 +43,11 @@ pub(in crate::api) fn incident(
         needs_operator: incident.needs_operator.clone(),
         held_by: incident.held_by.clone(),
         faults_unknown: incident.faults_unknown,
+        release_kept_by: context
+            .stages
+            .release_kept(&incident.node)
+            .filter(|_| incident.quarantine.is_out())
+            .map(str::to_owned),
         drain: incident
             .drain
             .as_ref()

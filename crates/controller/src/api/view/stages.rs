@@ -114,8 +114,11 @@ pub(super) fn repair(context: &Context, node: &NodeName, repair: &Repair) -> typ
         | RepairStatus::Succeeded
         | RepairStatus::Cancelled => ("", String::new()),
     };
-    let planned = matches!(repair.status, RepairStatus::Planned { .. });
-    let blocked = context.stages.repair_blocked(node).filter(|_| planned);
+    let waits = matches!(
+        repair.status,
+        RepairStatus::Planned { .. } | RepairStatus::Running
+    );
+    let blocked = context.stages.repair_blocked(node).filter(|_| waits);
     types::Repair {
         state: repair.status.as_str().to_owned(),
         detail: detail.to_owned(),
@@ -132,6 +135,7 @@ fn failure(why: &RepairFailure) -> (&'static str, String) {
         RepairFailure::Refused(words) => ("refused", words.clone()),
         RepairFailure::Object(words) => ("object", words.clone()),
         RepairFailure::Deadline => ("deadline", String::new()),
+        RepairFailure::NotBegun(words) => ("not_begun", words.clone()),
     }
 }
 

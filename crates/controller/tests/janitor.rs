@@ -5,6 +5,7 @@ mod crash;
 mod kept;
 mod locks;
 mod provider;
+mod rows;
 mod ttl;
 
 use std::path::Path;

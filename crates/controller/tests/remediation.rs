@@ -5,19 +5,23 @@ mod ends;
 mod kept;
 mod kit;
 mod lost;
+mod rows;
 
 use std::collections::BTreeMap;
 
 use health_event::RecommendedAction;
 use health_event::incident::{OperatorReason, Rung};
+use k8s_openapi::api::core::v1::Node;
 
 use testbed::NodeSpec;
 
-use crate::harness::{Cluster, SOON, healthy, is_cordoned};
+use crate::harness::{Cluster, SOON, annotation, healthy, is_cordoned, label};
 use kit::{Case, fault, operator, until_event};
 
+const STATE: &str = "dgxc.nvidia.com/nvsentinel-state";
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn repair_row_146_160_161_169_172_a_fault_orders_one_reboot_and_its_repeats_none() {
+async fn repair_row_146_160_161_169_a_fault_orders_one_reboot_and_its_repeats_none() {
     let cluster = Cluster::with_nodes(&["f-one"]).await;
     let case = Case::start(&cluster, "f-one", "").await;
     let first = fault("f-one", "0", RecommendedAction::RestartBm);
@@ -46,6 +50,11 @@ async fn repair_row_146_160_161_169_172_a_fault_orders_one_reboot_and_its_repeat
         (&"Node".into(), &"f-one".into())
     );
     assert_eq!(owner["uid"], incident.node_uid.as_str());
+    let repairs = "latestFaultRemediationState";
+    let is_named = |node: &Node| annotation(node, repairs).is_some_and(|is| is.contains(&name));
+    let node = cluster.until("f-one", "its repair named", is_named).await;
+    let repairs = annotation(&node, repairs).unwrap();
+    assert!(repairs.contains(r#"{"restart":{"#), "{repairs}");
     // Repeats, and others of the same action, join and order nothing.
     for gpu in ["0", "1"] {
         let again = fault("f-one", gpu, RecommendedAction::RestartBm);
@@ -112,7 +121,7 @@ async fn an_object_that_is_done_in_the_same_boot_is_followed_by_one_with_force_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn repair_row_153_186_a_fault_that_comes_back_after_the_reboot_orders_the_next_attempt() {
+async fn repair_row_153_a_fault_that_comes_back_after_the_reboot_orders_the_next_attempt() {
     let cluster = Cluster::with_nodes(&["f-again"]).await;
     let case = Case::start(&cluster, "f-again", "").await;
     let event = fault("f-again", "0", RecommendedAction::RestartVm);
@@ -208,6 +217,16 @@ async fn repair_row_137_140_141_189_what_has_no_repair_calls_a_person() {
         case.controller.until_metric(&line).await;
     }
     assert_eq!(case.objects().await.len(), 0);
+    let failed = |node: &Node| label(node, STATE) == Some("remediation-failed");
+    cluster
+        .until("f-support", "labelled as failed", failed)
+        .await;
+    let well = healthy(&fault("f-support", "0", RecommendedAction::ContactSupport));
+    case.controller.append(well).await;
+    let closed = case.controller.until_closed("f-support").await;
+    assert_eq!(closed, "Closed(Recovered)");
+    let node = cluster.get("f-support").await;
+    assert!(!is_cordoned(&node) && label(&node, STATE).is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,13 +10,14 @@ use super::{
     assert_untouched, delete, draining, pod, pod_calls, send, takes_out, until_blocked,
     until_drain, until_gone, until_over,
 };
-use crate::harness::{Cluster, annotation, fatal, label};
+use crate::harness::{Cluster, annotation, fatal, is_cordoned, label};
 
 /// Longer than pods of `DeleteAfterTimeout` have in these tests.
 const PAST_THE_DEADLINE: Duration = Duration::from_secs(4);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drain_row_32_33_34_40_41_42_an_uncordon_a_recovery_or_a_persons_word_ends_it_at_once() {
+async fn drain_row_32_33_34_40_41_42_row_021_024_an_uncordon_a_recovery_or_a_persons_word_ends_it()
+{
     let nodes = ["de-uncordon", "de-recovery", "de-cancel"];
     let cluster = Cluster::with_nodes(&nodes).await;
     let mut words = Vec::new();
@@ -59,11 +60,14 @@ async fn drain_row_32_33_34_40_41_42_an_uncordon_a_recovery_or_a_persons_word_en
         assert_untouched(&cluster, "de-later", node).await;
     }
     assert!(pod_calls(&cluster, "de-later").is_empty());
-    let node = cluster.get(nodes[0]).await;
-    assert_eq!(
-        annotation(&node, "quarantinedNodeUncordonedManually"),
-        Some("True")
-    );
+    for name in nodes {
+        let node = cluster.get(name).await;
+        assert!(!is_cordoned(&node), "{name}");
+        let by_hand = (name == nodes[0]).then_some("True");
+        let key = "quarantinedNodeUncordonedManually";
+        assert_eq!(annotation(&node, key), by_hand, "{name}");
+        assert_eq!(annotation(&node, "quarantineHealthEvent"), None, "{name}");
+    }
     let (_, page) = voice.program.get("/metrics", None).await;
     assert!(
         !page.contains("node_drainer_waiting_for_timeout{"),

@@ -289,7 +289,7 @@ async fn a_pod_that_is_not_ready_blocks_until_a_repair_is_planned_that_ends_it()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drain_row_44_a_quarantine_in_dry_run_moves_no_pod() {
+async fn drain_row_44_row_017_a_quarantine_in_dry_run_moves_no_pod() {
     let node = "dm-dry";
     let cluster = Cluster::with_nodes(&[node]).await;
     pod(&cluster, node, "dq-now", "p", json!({})).await;

@@ -2,6 +2,7 @@
 
 use decide::drain::BlockedBy;
 use health_event::NodeName;
+use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use testbed::{Component, wait_for};
 
@@ -9,12 +10,12 @@ use super::{
     FLAGS, assert_untouched, config, drain_of, draining, finishes, pod, pod_calls, takes_out,
     until_blocked, until_drain, until_event, without_finalizer,
 };
-use crate::harness::{Cluster, Controller, SOON, fatal};
+use crate::harness::{Cluster, Controller, SOON, fatal, label};
 use crate::process::Program;
 use crate::voice::Voice;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drain_row_9_killed_in_the_middle_it_goes_on_with_the_same_deadlines_and_asks_once() {
+async fn drain_row_9_10_killed_in_the_middle_it_goes_on_with_the_same_deadlines_and_asks_once() {
     let cluster = Cluster::with_nodes(&["dr-kill"]).await;
     let node = "dr-kill";
     pod(&cluster, node, "dk-now", "p", super::with_finalizer()).await;
@@ -23,6 +24,9 @@ async fn drain_row_9_killed_in_the_middle_it_goes_on_with_the_same_deadlines_and
     takes_out(&voice, node).await;
     let blocked = ["dk-else/p completion", "dk-now/p terminating"];
     until_blocked(&voice, &blocked).await;
+    let draining =
+        |node: &Node| label(node, "dgxc.nvidia.com/nvsentinel-state") == Some("draining");
+    cluster.until(node, "draining", draining).await;
     let has = ": [dk-else/p]";
     let before = until_event(&cluster, node, "Normal", "AwaitingPodCompletion", has).await;
     let drain = drain_of(&voice.shown().await).clone();

@@ -10,7 +10,7 @@ use super::{
 use crate::harness::{Cluster, SOON};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r02_r03_r06_r07_r08_r18_one_signal_proven_by_another_boot() {
+async fn r02_r03_r18_one_signal_proven_by_another_boot() {
     let cluster = Cluster::with_nodes(&["j-course"]).await;
     let rig = Rig::start(&cluster, "").await;
     let before = cluster.get("j-course").await;

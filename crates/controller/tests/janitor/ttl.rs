@@ -47,7 +47,7 @@ async fn d13_d15_d19_the_first_look_writes_ttl_and_expiry_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d02_d05_d10_d14_d18_what_is_over_goes_with_its_time_unless_preserved() {
+async fn d02_d05_d10_d14_d17_d18_what_is_over_goes_with_its_time_unless_preserved() {
     let cluster = Cluster::with_nodes(&[]).await;
     let rig = Rig::start(&cluster, "").await;
     let ttl = |more: serde_json::Value| {

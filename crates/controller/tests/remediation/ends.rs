@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testbed::wait_for;
 
 use super::kit::{Case, config, fault, install, name_of, objects};
-use crate::harness::{Cluster, SOON};
+use crate::harness::{Cluster, SOON, healthy};
 
 async fn uncordon(case: &Case<'_>) {
     let node = case.node.as_str();
@@ -98,7 +98,8 @@ async fn repair_row_134_177_178_a_node_that_is_deleted_ends_its_repair_in_every_
             "NeedsOperator" => RecommendedAction::ContactSupport,
             _ => RecommendedAction::RestartBm,
         };
-        case.controller.append(fault("f-gone", "0", action)).await;
+        let event = fault("f-gone", "0", action);
+        case.controller.append(event.clone()).await;
         if stage == "Succeeded" {
             case.until("Running").await;
             let object = case.only().await;
@@ -113,6 +114,8 @@ async fn repair_row_134_177_178_a_node_that_is_deleted_ends_its_repair_in_every_
         for object in objects.iter().filter(|_| stage == "Running") {
             until_gone(&case, object).await;
         }
+        // What a machine that comes back had is open still, and would be repaired: it has healed.
+        case.controller.append(healthy(&event)).await;
         cluster.add(&["f-gone"]).await;
     }
 }

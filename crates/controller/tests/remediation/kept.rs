@@ -175,7 +175,7 @@ async fn while_the_references_own_remediation_runs_nothing_is_ordered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn repair_row_149_154_a_persons_repair_of_the_node_is_waited_for() {
+async fn repair_row_149_a_persons_repair_of_the_node_is_waited_for() {
     let cluster = Cluster::with_nodes(&["f-person"]).await;
     let case = Case::start(&cluster, "f-person", "").await;
     let api = objects(&cluster);

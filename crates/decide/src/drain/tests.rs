@@ -445,6 +445,20 @@ fn a_pod_that_stays_is_passed_over_only_where_the_repair_ends_it() {
 }
 
 #[test]
+fn deadlines_count_from_the_beginning_of_the_drain_and_not_from_the_fault() {
+    let case = Case::new(None, &[pod("later")]);
+    for begun in [0, 5_000] {
+        let to = case.decide(at(begun)).transition.map(|t| t.to);
+        let deadlines = DrainDeadlines {
+            immediate: at(begun + 60),
+            delete: at(begun + 30),
+            completion: None,
+        };
+        assert_eq!(to, Some(DrainStatus::Draining(deadlines)));
+    }
+}
+
+#[test]
 fn deadlines_end_every_wait_that_has_one() {
     let mut case = Case::draining(&[pod("now")]);
     assert_eq!(case.moves(at(59)), None);

@@ -98,7 +98,7 @@ fn row_014_016_dry_run_writes_nothing_to_the_node() {
 }
 
 #[test]
-fn row_032_029_030_the_node_comes_back_with_the_last_fault() {
+fn row_032_the_node_comes_back_with_the_last_fault() {
     let mut world = World::xid();
     world.say(event(XID, "GPU 0", "79"));
     world.say(event(XID, "GPU 1", "80"));

@@ -32,14 +32,17 @@ const AUDIENCE: &str = "warden";
 /// Far longer than anything of it takes.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
+/// A lease that outlives the stops for the raw limit.
+const LEASE: &str = r#"
+[lease]
+duration = "5m"
+"#;
 /// What is not as it is by default, and why: no delay of the first action, a breaker that is asked
-/// each time and whose least bound no fleet here reaches, a lease that outlives the stops for the raw limit, and
-/// heartbeats at the interval of a large fleet.
+/// each time and whose least bound no fleet here reaches, and heartbeats at the interval of a large
+/// fleet.
 const SETTINGS: &str = r#"
 [ingest.tls]
 extra_names = ["127.0.0.1"]
-[lease]
-duration = "5m"
 [reports]
 interval = "5m"
 [quarantine]
@@ -76,12 +79,33 @@ impl Cluster {
         audit_log: bool,
         settings: &str,
     ) -> anyhow::Result<Self> {
-        let testbed = Testbed::start(Options {
+        let testbed = Self::testbed(nodes, audit_log).await?;
+        Self::on(testbed, "cordon", &format!("{LEASE}{settings}")).await
+    }
+
+    /// A control plane with that many nodes.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub(crate) async fn testbed(nodes: usize, audit_log: bool) -> anyhow::Result<Testbed> {
+        Testbed::start(Options {
             nodes,
             audit_log,
             ..Options::default()
         })
-        .await?;
+        .await
+    }
+
+    /// Starts the controller on a control plane, by a profile and with more TOML, of which `[lease]`
+    /// is a part.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub(crate) async fn on(
+        testbed: Testbed,
+        profile: &str,
+        settings: &str,
+    ) -> anyhow::Result<Self> {
         testbed.service_account(NAMESPACE, AGENT).await?;
         testbed.service_account(NAMESPACE, READER).await?;
         let rule = PolicyRule {
@@ -97,6 +121,7 @@ impl Cluster {
         let kubeconfig = testbed.kubeconfig_for_user(CONTROLLER_USER, &["system:masters"])?;
         let folder = testbed.folder().join("warden");
         let options = ControllerOptions {
+            profile: profile.to_owned(),
             extra: format!("{SETTINGS}{settings}\n"),
             insecure: false,
             kubeconfig: Some(kubeconfig),
@@ -172,11 +197,17 @@ impl Cluster {
     /// # Errors
     /// Its page of metrics does not tell.
     pub(crate) async fn token_reviews(&self) -> anyhow::Result<f64> {
+        self.metric("warden_token_reviews_total{").await
+    }
+
+    /// Sum of the metrics whose lines begin so.
+    ///
+    /// # Errors
+    /// The controller's page of metrics does not come.
+    pub(crate) async fn metric(&self, begin: &str) -> anyhow::Result<f64> {
         let (status, page) = e2e::http::get(self.controller.api, "/metrics", None).await?;
         ensure!(status == 200, "the controller's /metrics answered {status}");
-        let lines = page
-            .lines()
-            .filter(|line| line.starts_with("warden_token_reviews_total{"));
+        let lines = page.lines().filter(|line| line.starts_with(begin));
         let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
         Ok(counts.sum())
     }

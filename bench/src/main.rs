@@ -23,6 +23,7 @@ mod seen;
 mod standin;
 mod stats;
 mod suite;
+mod whole;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -68,6 +69,8 @@ pub(crate) enum Group {
     Memory,
     /// All agents come back after a kill of the controller.
     Reconnect,
+    /// Drain, reboot and release: calls, single stages, evictions, and 1,000 nodes at once.
+    Whole,
 }
 
 /// Measures Warden.
@@ -84,7 +87,10 @@ pub(crate) struct Args {
     /// speaks; after less the row is no answer to it].
     #[arg(long)]
     idle_minutes: Option<u64>,
-    /// Rounds of each burst [default: 7].
+    /// Nodes that go through all stages at once [default: 1000].
+    #[arg(long)]
+    whole_nodes: Option<usize>,
+    /// Rounds of each burst [default: 7; evictions of group `whole` have 2].
     #[arg(long)]
     rounds: Option<usize>,
     /// Folder of the stores of this run, on the disk that counts [default: in target].
@@ -113,6 +119,17 @@ impl Args {
 
     fn rounds(&self) -> usize {
         self.rounds.unwrap_or_else(|| self.pick(7, 1)).max(1)
+    }
+
+    /// As [`Args::rounds`], of the evictions.
+    fn eviction_rounds(&self) -> usize {
+        self.rounds.unwrap_or_else(|| self.pick(2, 1)).max(1)
+    }
+
+    fn whole_nodes(&self) -> usize {
+        self.whole_nodes
+            .unwrap_or_else(|| self.pick(1_000, 8))
+            .max(1)
     }
 
     fn idle(&self) -> Duration {

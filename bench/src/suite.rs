@@ -9,7 +9,7 @@ use crate::incident::{self, Incident};
 use crate::latency::Latency;
 use crate::raw::targets;
 use crate::report::Row;
-use crate::{Args, Group, agent_alone, appends, decisions, fleet, idle, reconnect, say};
+use crate::{Args, Group, agent_alone, appends, decisions, fleet, idle, reconnect, say, whole};
 
 /// All of it.
 #[derive(Debug)]
@@ -75,12 +75,13 @@ impl<'a> Suite<'a> {
             Group::Storm,
             Group::Release,
             Group::Burst,
+            Group::Whole,
         ];
         if needs.iter().any(|group| args.wants(*group)) {
             match incident::observe(&args.settings).await {
                 Ok(incident) => self.with_incident(&incident).await,
                 Err(error) => {
-                    let what = "API calls an incident, latencies and bursts";
+                    let what = "API calls an incident, latencies, bursts and the whole loop";
                     self.add(Err(error), what);
                 }
             }
@@ -109,6 +110,38 @@ impl<'a> Suite<'a> {
         if groups.iter().any(|group| self.args.wants(*group)) {
             self.fleet(Some(incident)).await;
         }
+        if self.args.wants(Group::Whole) {
+            self.whole(incident).await;
+        }
+    }
+
+    /// Rows of drain, repair and release together; each part has a cluster of its own.
+    async fn whole(&mut self, incident: &Incident) {
+        let args = self.args;
+        let settings = &args.settings;
+        let mut counted = whole::Counted::default();
+        self.measure(Group::Whole, "API calls an incident with a reboot", async {
+            counted = whole::calls(settings).await?;
+            Ok(vec![counted.row()?])
+        })
+        .await;
+        self.measure(
+            Group::Whole,
+            "last pod gone → drained → RebootNode",
+            async { whole::one(args.pick(50, 3), settings).await },
+        )
+        .await;
+        self.measure(Group::Whole, "evictions", async {
+            let load = args.pick((200, 5), (4, 5));
+            whole::evictions(load, args.eviction_rounds(), settings).await
+        })
+        .await;
+        let nodes = args.whole_nodes();
+        let what = format!("{nodes} nodes at once through all stages");
+        self.measure(Group::Whole, &what, async {
+            whole::burst(nodes, &incident.recorded, &counted, settings).await
+        })
+        .await;
     }
 
     /// Rows on a small cluster; each has nodes of its own.

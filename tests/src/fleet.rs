@@ -101,8 +101,21 @@ impl Reporter {
     /// As [`Reporter::connect`].
     pub async fn again(&self, ingest: SocketAddr, ca: &str) -> anyhow::Result<Channel> {
         let channel = channel(ingest, ca).await?;
-        self.report_over(&channel).await?;
+        self.report_over(&channel, DetectorState::DetectorSettled)
+            .await?;
         Ok(channel)
+    }
+
+    /// The machine has booted: from now on this is the agent's process in that boot, whose detectors
+    /// have not looked yet, and it reports so.
+    ///
+    /// # Errors
+    /// The controller refuses the report.
+    pub async fn boots(&mut self, boot_id: &str) -> anyhow::Result<()> {
+        boot_id.clone_into(&mut self.spec.boot_id);
+        self.process = Ulid::new().to_string();
+        self.report_over(&self.channel, DetectorState::DetectorStarting)
+            .await
     }
 
     /// Says that all is settled and that nothing is asserted.
@@ -110,13 +123,14 @@ impl Reporter {
     /// # Errors
     /// The controller refuses it.
     pub async fn report(&self) -> anyhow::Result<()> {
-        self.report_over(&self.channel).await
+        self.report_over(&self.channel, DetectorState::DetectorSettled)
+            .await
     }
 
-    async fn report_over(&self, channel: &Channel) -> anyhow::Result<()> {
-        let settled = Detector {
+    async fn report_over(&self, channel: &Channel, state: DetectorState) -> anyhow::Result<()> {
+        let detector = Detector {
             name: DETECTOR.to_owned(),
-            state: DetectorState::DetectorSettled.into(),
+            state: state.into(),
             why: String::new(),
         };
         let report = ReportRequest {
@@ -126,7 +140,7 @@ impl Reporter {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             spool_id: self.spool.clone(),
             process_id: self.process.clone(),
-            detectors: vec![settled],
+            detectors: vec![detector],
             spool: Some(Spool::default()),
             last_number: self.number.load(Ordering::Relaxed),
             asserted: Some(Asserted {

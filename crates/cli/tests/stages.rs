@@ -333,6 +333,20 @@ fn an_order_that_nobody_begins_and_a_reboot_that_is_not_awaited_are_named() {
     healed.incidents[0].release_kept_by = Some("repair_under_way".into());
     let told = told(&healed, taken_out(), &repairs());
     assert!(told.contains("a reboot may still come"), "{told}");
+    for (validation, says) in [
+        ("Running", Some("before its validation passed")),
+        (
+            "Failed: a GPU is slow",
+            Some("validation failed: a GPU is slow"),
+        ),
+        ("Passed", None),
+    ] {
+        healed.incidents[0].release_kept_by = Some("validation".into());
+        healed.incidents[0].validation = Some(validation.into());
+        let told = self::told(&healed, taken_out(), &repairs());
+        let has = says.map_or(!told.contains("validation"), |says| told.contains(says));
+        assert!(has, "{validation}: {told}");
+    }
 }
 
 #[test]

@@ -56,6 +56,7 @@ pub(crate) fn incident(drain: Option<DrainStatus>) -> Incident {
             since: at(0),
         }),
         repair: None,
+        validation: None,
         needs_operator: None,
         held_by: None,
         faults_unknown: false,

@@ -17,7 +17,7 @@ use health_event::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use stages::{DrainRecord, RepairRecord};
+use stages::{DrainRecord, RepairRecord, ValidationRecord};
 
 /// Why a stored record could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -116,6 +116,8 @@ struct IncidentRecord {
     drain: Option<DrainRecord>,
     #[serde(default)]
     repair: Option<RepairRecord>,
+    #[serde(default)]
+    validation: Option<ValidationRecord>,
     needs_operator: Option<String>,
     held_by: Option<String>,
     #[serde(default)]
@@ -329,6 +331,7 @@ pub(crate) fn incident(incident: &Incident) -> Result<String, BadRecord> {
         marks_before: incident.marks_before.as_ref().map(Into::into),
         drain: incident.drain.as_ref().map(Into::into),
         repair: incident.repair.as_ref().map(Into::into),
+        validation: incident.validation.as_ref().map(Into::into),
         needs_operator: incident.needs_operator.clone(),
         held_by: incident.held_by.clone(),
         faults_unknown: incident.faults_unknown,
@@ -363,6 +366,7 @@ pub(crate) fn decode_incident(json: &str) -> Result<Incident, BadRecord> {
         marks_before: record.marks_before.map(Into::into),
         drain: record.drain.map(TryInto::try_into).transpose()?,
         repair: record.repair.map(TryInto::try_into).transpose()?,
+        validation: record.validation.map(Into::into),
         needs_operator: record.needs_operator,
         held_by: record.held_by,
         faults_unknown: record.faults_unknown,

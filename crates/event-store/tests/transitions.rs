@@ -43,6 +43,7 @@ pub(crate) fn incident(id: &str, uid: &str, version: u64) -> Incident {
         reasserted: Vec::new(),
         drain: None,
         repair: None,
+        validation: None,
     }
 }
 

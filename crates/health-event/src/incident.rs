@@ -323,6 +323,26 @@ pub enum RepairStatus {
     Cancelled,
 }
 
+/// The check of a node before it is given back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Validation {
+    /// Where it stands.
+    pub status: ValidationStatus,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// Where a validation stands. The node is given back only once it passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ValidationStatus {
+    /// It runs.
+    Running,
+    /// The node is well.
+    Passed,
+    /// The node is not: what was found, in words.
+    Failed(String),
+}
+
 /// Steps of the ladder of repairs, from weak to strong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rung {
@@ -545,6 +565,9 @@ pub struct Incident {
     pub drain: Option<Drain>,
     /// The repair of the node; `None` where none was thought of yet.
     pub repair: Option<Repair>,
+    /// The check of the node after its repair; `None` where none was asked for: then nothing waits for
+    /// one.
+    pub validation: Option<Validation>,
     /// Why a person is needed, if one is.
     pub needs_operator: Option<String>,
     /// Opened by a person (`warden hold`): it stays until a person ends it.

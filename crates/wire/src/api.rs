@@ -401,10 +401,14 @@ pub struct Incident {
     #[serde(default)]
     pub faults_unknown: bool,
     /// What keeps the node from being given back although no fault is open: `repair_under_way`,
-    /// `external_owner`, `faults_unknown`, `agent_not_settled`, `settling`, or a mode; none = nothing, or a
-    /// fault is open.
+    /// `validation`, `external_owner`, `faults_unknown`, `agent_not_settled`, `settling`, or a mode; none =
+    /// nothing, or a fault is open.
     #[serde(default)]
     pub release_kept_by: Option<String>,
+    /// The check of the node after its repair: `Running`, `Passed`, or `Failed: ` and what was found; none =
+    /// none was asked for.
+    #[serde(default)]
+    pub validation: Option<String>,
     /// The drain of the node; none = nothing asked for one yet.
     #[serde(default)]
     pub drain: Option<Drain>,

@@ -281,6 +281,7 @@ fn quarantined(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
         )));
     }
     lines.extend(awaited_reboot(incident));
+    lines.extend(validated(incident));
     let has_stage = incident.drain.is_some() || incident.repair.is_some();
     if has_stage || incident.faults.iter().any(|f| f.closed_at.is_none()) {
         lines.extend(drain::lines(facts, incident, clock));
@@ -326,6 +327,20 @@ fn awaited_reboot(incident: &Incident) -> Option<Line> {
                 .to_owned(),
         )
     })
+}
+
+/// The check of the node, as long as it keeps it.
+fn validated(incident: &Incident) -> Option<Line> {
+    let validation = incident.validation.as_deref()?;
+    match validation.strip_prefix("Failed: ") {
+        Some(found) => Some(Line::Person(format!(
+            "Not given back: its validation failed: {found}. A person is needed."
+        ))),
+        None if validation == "Running" => Some(Line::Blocks(
+            "Not given back before its validation passed, which runs.".to_owned(),
+        )),
+        None => None,
+    }
 }
 
 /// Somebody took off the marks of an incident.

@@ -192,6 +192,7 @@ pub(crate) fn incident(state: &str) -> api::Incident {
         held_by: None,
         faults_unknown: false,
         release_kept_by: None,
+        validation: None,
         drain: None,
         repair: None,
     }

@@ -177,6 +177,7 @@ fn ended_by_person(id: IncidentId, node: &NodeFacts, now: Timestamp) -> Incident
         reasserted: Vec::new(),
         drain: None,
         repair: None,
+        validation: None,
     }
 }
 

@@ -30,6 +30,7 @@ fn incident(state: QuarantineStatus, held_by: Option<&str>) -> Incident {
         reasserted: Vec::new(),
         drain: None,
         repair: None,
+        validation: None,
     }
 }
 

@@ -61,6 +61,7 @@ fn incident(faults: Vec<IncidentFault>) -> Incident {
         reasserted: Vec::new(),
         drain: None,
         repair: None,
+        validation: None,
     }
 }
 

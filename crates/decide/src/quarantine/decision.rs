@@ -235,7 +235,7 @@ pub enum Note {
         /// Static name of the step: `open`, `release`, `write`, `clean_up`.
         step: &'static str,
         /// Static name of what blocks: `dry_run`, `off`, `other_quarantine`, `paused`, `opted_out`,
-        /// `external_owner`, `agent_not_settled`, `faults_unknown` (adopted, and only the agent could tell what
+        /// `external_owner`, `repair_under_way`, `validation`, `agent_not_settled`, `faults_unknown` (adopted, and only the agent could tell what
         /// the node is out for), `held`; `owner_unknown` (marks like ours stay on
         /// the node, and nothing tells whose they are), `incident_unknown` (a cordon of ours of
         /// which the store knows nothing).

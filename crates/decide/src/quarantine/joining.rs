@@ -224,6 +224,8 @@ pub(super) fn refresh(
             None => {
                 incident.faults.push(fresh);
                 changed = true;
+                // What was found before this fault says nothing of it.
+                incident.validation = None;
             }
         }
     }

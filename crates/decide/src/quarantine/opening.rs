@@ -323,5 +323,6 @@ pub(super) fn blank_for(
         reasserted: Vec::new(),
         drain: None,
         repair: None,
+        validation: None,
     }
 }

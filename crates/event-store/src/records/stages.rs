@@ -3,7 +3,7 @@
 use health_event::BootId;
 use health_event::incident::{
     Attempt, Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, Effect, OperatorReason,
-    Repair, RepairFailure, RepairStatus, Rung,
+    Repair, RepairFailure, RepairStatus, Rung, Validation, ValidationStatus,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -134,6 +134,46 @@ impl TryFrom<DrainRecord> for Drain {
         };
         let since = record.since;
         Ok(Self { status, since })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct ValidationRecord {
+    status: ValidationStatusRecord,
+    since: Timestamp,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "status", content = "detail")]
+enum ValidationStatusRecord {
+    Running,
+    Passed,
+    Failed(String),
+}
+
+impl From<&Validation> for ValidationRecord {
+    fn from(validation: &Validation) -> Self {
+        use ValidationStatusRecord as Record;
+        let status = match &validation.status {
+            ValidationStatus::Running => Record::Running,
+            ValidationStatus::Passed => Record::Passed,
+            ValidationStatus::Failed(found) => Record::Failed(found.clone()),
+        };
+        let since = validation.since;
+        Self { status, since }
+    }
+}
+
+impl From<ValidationRecord> for Validation {
+    fn from(record: ValidationRecord) -> Self {
+        use ValidationStatusRecord as Record;
+        let status = match record.status {
+            Record::Running => ValidationStatus::Running,
+            Record::Passed => ValidationStatus::Passed,
+            Record::Failed(found) => ValidationStatus::Failed(found),
+        };
+        let since = record.since;
+        Self { status, since }
     }
 }
 

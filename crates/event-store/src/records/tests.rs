@@ -2,7 +2,7 @@
 
 use health_event::incident::{
     Attempt, Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, Effect, OperatorReason,
-    Repair, RepairFailure, RepairStatus, Rung,
+    Repair, RepairFailure, RepairStatus, Rung, Validation, ValidationStatus,
 };
 use health_event::{Device, Entity};
 
@@ -71,6 +71,7 @@ fn sample(quarantine: QuarantineStatus) -> Incident {
         }),
         drain: None,
         repair: None,
+        validation: None,
         needs_operator: Some("agent not settled".into()),
         held_by: Some("ada".into()),
         faults_unknown: true,
@@ -130,6 +131,20 @@ fn drains_survive_in_every_state() {
         let mut sent = sample(QuarantineStatus::Quarantined);
         let since = Timestamp::UNIX_EPOCH;
         sent.drain = Some(Drain { status, since });
+        assert_eq!(decode_incident(&incident(&sent).unwrap()).unwrap(), sent);
+    }
+}
+
+#[test]
+fn validations_survive_in_every_state() {
+    for status in [
+        ValidationStatus::Running,
+        ValidationStatus::Passed,
+        ValidationStatus::Failed("a GPU is slow".into()),
+    ] {
+        let mut sent = sample(QuarantineStatus::Quarantined);
+        let since = Timestamp::UNIX_EPOCH;
+        sent.validation = Some(Validation { status, since });
         assert_eq!(decode_incident(&incident(&sent).unwrap()).unwrap(), sent);
     }
 }

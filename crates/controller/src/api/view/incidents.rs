@@ -2,7 +2,7 @@
 
 use event_store::StoredFault;
 use health_event::RecommendedAction;
-use health_event::incident::{self, QuarantineStatus, Withheld};
+use health_event::incident::{self, QuarantineStatus, ValidationStatus, Withheld};
 use jiff::Timestamp;
 
 use super::faults::custom_action;
@@ -48,6 +48,7 @@ pub(in crate::api) fn incident(
             .release_kept(&incident.node)
             .filter(|_| incident.quarantine.is_out())
             .map(str::to_owned),
+        validation: incident.validation.as_ref().map(validation),
         drain: incident
             .drain
             .as_ref()
@@ -56,6 +57,14 @@ pub(in crate::api) fn incident(
             .repair
             .as_ref()
             .map(|r| stages::repair(context, &incident.node, r)),
+    }
+}
+
+fn validation(validation: &incident::Validation) -> String {
+    match &validation.status {
+        ValidationStatus::Running => "Running".to_owned(),
+        ValidationStatus::Passed => "Passed".to_owned(),
+        ValidationStatus::Failed(found) => format!("Failed: {found}"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! A node on which no fault of the incident is open any more: what it still waits for.
 
-use health_event::incident::{CloseReason, Effect, Incident};
+use health_event::incident::{CloseReason, Effect, Incident, ValidationStatus};
 use jiff::Timestamp;
 
 use super::Look;
@@ -89,6 +89,12 @@ impl Look<'_> {
         let own = repair.is_some_and(|repair| repair.status.is_under_way());
         if own || self.node.repaired_by_others {
             Some("repair_under_way")
+        } else if next
+            .validation
+            .as_ref()
+            .is_some_and(|v| v.status != ValidationStatus::Passed)
+        {
+            Some("validation")
         } else if self.node.external_owner.is_some() {
             Some("external_owner")
         } else if next.faults_unknown && !self.view.agent.has_settled(self.node) {

@@ -9,4 +9,5 @@ mod rules_gone;
 mod stages;
 mod states;
 mod stripped;
+mod validation;
 mod world;

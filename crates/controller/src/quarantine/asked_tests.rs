@@ -42,7 +42,7 @@ fn what_is_only_recorded_says_so_and_how_it_is_done_by_hand() {
     let node = NodeName::new("gpu-17").unwrap();
     let now = |state: QuarantineStatus| Some(incident(state, Some("ann: fan")));
     let cancelled = || Some(incident(Closed(CloseReason::CancelledByPerson), None));
-    let table = [
+    let table = vec![
         (
             Hold,
             None,

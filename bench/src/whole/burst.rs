@@ -179,7 +179,7 @@ fn stages(marks: &[Marks], limits: &Limits) -> Vec<Row> {
             raw(limits.order, "POSTs"),
         ),
         (
-            "RebootNode → signal",
+            "RebootNode → its place, lock and signal",
             Ordered,
             Signalled,
             raw(limits.lock, "locks, each taken and given back"),

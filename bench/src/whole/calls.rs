@@ -10,7 +10,7 @@ use testbed::{AuditEvent, wait_for};
 
 use super::{Ground, Janitor, LOAD, connect, load};
 use crate::cluster::{self, CONTROLLER_USER, Cluster, DEADLINE};
-use crate::fleet::Reporter;
+use crate::fleet::{Reporter, fault};
 use crate::report::Row;
 use crate::seen::Changes;
 
@@ -49,10 +49,10 @@ pub(crate) async fn count(settings: &str) -> anyhow::Result<Counted> {
     for reporter in &mut fleet {
         let before = quiet(cluster, 0).await?;
         let mut changes = cluster.seen.changes();
-        reporter.fall_ill(0).await?;
+        reporter.send(vec![fault(false, 0)]).await?;
         let boot = back(&mut changes, reporter).await?;
         reporter.boots(&boot).await?;
-        reporter.recover(0).await?;
+        reporter.send(vec![fault(true, 0)]).await?;
         reporter.report().await?;
         changes.cordon(&reporter.node, false, DEADLINE).await?;
         let after = quiet(cluster, before + 1).await?;
@@ -151,8 +151,8 @@ impl Counted {
             goal: format!("≤ {GOAL} + 1 a pod"),
             met: Some(count <= GOAL + PODS),
             note: format!(
-                "with one Event's fault beside the fault: {}; by timers and about callers, in that time and \
-                 not counted: {}",
+                "a watch counts once, when it begins: {}; by timers and about callers, in that time and not \
+                 counted: {}",
                 list(&self.kinds),
                 list(&self.background)
             ),

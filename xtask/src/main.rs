@@ -6,6 +6,7 @@ mod options;
 mod pages;
 mod reference_metrics;
 mod rows;
+mod weak_points;
 mod wire_fields;
 
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ enum Command {
     /// Write the reference pages and the list of the wire's numbers again.
     Generate,
     /// Fail on stale pages, names outside their place, options that do not exist, changed numbers
-    /// of the wire and acceptance rows without a test.
+    /// of the wire, acceptance rows without a test and weak points with a test that is not there.
     Check,
     /// Print which acceptance rows are tested, differ, or are open.
     Rows,
@@ -50,6 +51,7 @@ fn main() -> anyhow::Result<()> {
             faults.extend(names::misplaced(&root)?);
             faults.extend(options::unknown(&root)?);
             faults.extend(wire_fields::faults(&root)?);
+            faults.extend(weak_points::faults(&root)?);
             let rows = rows::count(&root)?;
             println!("{rows}");
             faults.extend(rows.open().map(|row| {

@@ -132,16 +132,10 @@ fn shown((list, row): Row) -> String {
 
 /// Looks for every row in the tests and in the list of differences.
 pub(crate) fn count(root: &Path) -> anyhow::Result<Rows> {
-    let mut named = BTreeSet::new();
-    let own = root.join("xtask");
-    for path in crate::rust_files(root)?
-        .into_iter()
-        .filter(|path| !path.starts_with(&own))
-    {
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("reading {}", path.display()))?;
-        named.extend(test_names(&text).flat_map(rows_of_name));
-    }
+    let named: BTreeSet<Row> = all_test_names(root)?
+        .iter()
+        .flat_map(|name| rows_of_name(name))
+        .collect();
     let list = root.join("docs/differences.md");
     let text =
         std::fs::read_to_string(&list).with_context(|| format!("reading {}", list.display()))?;
@@ -159,6 +153,21 @@ pub(crate) fn count(root: &Path) -> anyhow::Result<Rows> {
         }
     });
     Ok(Rows(counted.collect()))
+}
+
+/// Names of all tests but those of this program.
+pub(crate) fn all_test_names(root: &Path) -> anyhow::Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    let own = root.join("xtask");
+    for path in crate::rust_files(root)?
+        .into_iter()
+        .filter(|path| !path.starts_with(&own))
+    {
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("reading {}", path.display()))?;
+        names.extend(test_names(&text).map(|name| name.trim().to_owned()));
+    }
+    Ok(names)
 }
 
 /// Names of functions directly below a test attribute.

@@ -15,7 +15,7 @@ use crate::process::Program;
 use crate::voice::Voice;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn drain_row_9_10_killed_in_the_middle_it_goes_on_with_the_same_deadlines_and_asks_once() {
+async fn drain_row_9_10_80_killed_in_the_middle_it_goes_on_with_the_same_deadlines_and_asks_once() {
     let cluster = Cluster::with_nodes(&["dr-kill"]).await;
     let node = "dr-kill";
     pod(&cluster, node, "dk-now", "p", super::with_finalizer()).await;

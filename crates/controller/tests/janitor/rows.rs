@@ -1,6 +1,6 @@
 //! Rows of the reference's acceptance list that one look does not prove.
 
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use testbed::{Outcome, Rpc, wait_for};
 
@@ -56,4 +56,35 @@ async fn r07_r08_l10_l15_looked_at_often_it_is_under_way_keeps_its_lock_and_send
         !page.contains("action_type=\"unlock\""),
         "it is no failure: {page}"
     );
+}
+
+/// The unlock names the Lease that was taken, and the API server says that it is another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l13_a_lock_that_is_anothers_by_now_is_left_alone() {
+    let cluster = Cluster::with_nodes(&["j-passed"]).await;
+    let keys = "timeout = \"1m\"\nno_reboot_after = \"1m\"";
+    let rig = Rig::start(&cluster, keys).await;
+    rig.behave(Outcome::Lies);
+    order(&cluster, "p", "j-passed").await;
+    rig.until_signals("j-passed", 1).await;
+    let api = leases(&cluster);
+    let now = DeleteParams::default();
+    api.delete("j-passed", &now).await.unwrap();
+    let owner = cluster.get("j-passed").await.metadata.uid;
+    let theirs = json!({ "metadata": { "name": "j-passed", "ownerReferences": [{
+        "apiVersion": "v1", "kind": "Node", "name": "j-passed", "uid": owner,
+    }] } });
+    let theirs = serde_json::from_value(theirs).unwrap();
+    let theirs = api.create(&PostParams::default(), &theirs).await.unwrap();
+    cluster.testbed.reboot("j-passed", "at-last").await.unwrap();
+    assert_eq!(end(&cluster, "p").await, succeeded());
+    wait_for("no intent to be left", SOON, || async {
+        Ok(rig.intents().is_empty().then_some(()))
+    })
+    .await
+    .unwrap();
+    let left = api.get("j-passed").await.unwrap();
+    assert_eq!(left.metadata.uid, theirs.metadata.uid);
+    let page = rig.controller.metrics();
+    assert!(!page.contains("action_type=\"unlock\""), "{page}");
 }

@@ -204,7 +204,7 @@ async fn row_018_drain_row_44_a_quarantine_in_dry_run_orders_no_repair() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn row_020_024_025_drain_row_45_what_ends_while_it_drains_is_never_repaired() {
+async fn row_020_024_025_drain_row_45_81_what_ends_while_it_drains_is_never_repaired() {
     let nodes = ["f-deleted-early", "f-uncordoned"];
     let cluster = Cluster::with_nodes(&nodes).await;
     install(&cluster).await;

@@ -516,7 +516,7 @@ fn a_pod_that_came_late_is_drained_until_a_repair_is_ordered() {
 }
 
 #[test]
-fn nothing_is_asked_unless_the_quarantine_is_at_rest() {
+fn drain_row_78_nothing_is_asked_unless_the_quarantine_is_at_rest() {
     for status in [
         QuarantineStatus::Withheld(Withheld::Pace),
         QuarantineStatus::Observed,

@@ -186,16 +186,21 @@ fn drain_row_102_row_177_178_a_label_that_was_not_written_is_written_later() {
     assert_eq!(label(&world), "quarantined");
     let decided = world.decide().write.unwrap();
     assert_eq!(world.decide().write.as_ref(), Some(&decided), "and again");
-    // Its tests fail where another incident's mark stands by then: nothing is changed.
-    let mut marked = world.clone();
-    let theirs = "theirs".to_owned();
-    marked
+    // Its tests fail where the mark has changed since it was read: nothing is written, and it is
+    // decided anew.
+    world.lose_writes = false;
+    let read = world.node().annotations[&Annotation::Incident].clone();
+    let other = "another".to_owned();
+    world
         .node_mut()
         .annotations
-        .insert(Annotation::Incident, theirs);
-    marked.write(decided);
-    assert_eq!(label(&marked), "quarantined");
-    world.lose_writes = false;
+        .insert(Annotation::Incident, other);
+    world.write(decided);
+    assert_eq!(label(&world), "quarantined");
+    world
+        .node_mut()
+        .annotations
+        .insert(Annotation::Incident, read);
     world.settle();
     assert_eq!(label(&world), "draining");
 }

@@ -11,6 +11,7 @@ use super::stages::{Following, Mark, Marks, complete, spans};
 use super::{Clock, Ground, Janitor, LOAD, RAW_LOAD, catch_up, connect, load, orders};
 use crate::cluster::names;
 use crate::fleet::Reporter;
+use crate::process::Usage;
 use crate::raw::{AT_ONCE, Recorded, targets};
 use crate::report::Row;
 use crate::say;
@@ -55,8 +56,10 @@ pub(crate) async fn run(
     load(cluster, LOAD, &ill, PODS).await?;
     let mut fleet = connect(cluster, &ill).await?;
     say(&format!("  {nodes} agents and pods are there"));
+    let before = Usage::of(cluster.controller.id())?;
     let marks = through(&ground, &mut fleet).await?;
-    let mut rows = vec![whole(&marks, &limits, counted)];
+    let cpu = Usage::of(cluster.controller.id())?.cpu_since(&before);
+    let mut rows = vec![whole(&marks, &limits, counted, &cpu)];
     rows.extend(stages(&marks, &limits));
     say("  all are back; once more, up to the orders");
     rows.push(orders::run(cluster, &fleet, limits.order).await?);
@@ -106,7 +109,7 @@ async fn play(
 }
 
 /// From the first fault to the last release, beside the sum of what each stage takes by itself.
-fn whole(marks: &[Marks], limits: &Limits, counted: &Counted) -> Row {
+fn whole(marks: &[Marks], limits: &Limits, counted: &Counted, cpu: &str) -> Row {
     let nodes = marks.len();
     let at = |mark| marks.iter().filter_map(move |m| m.get(&mark)).copied();
     let begin = at(Mark::Ill).min().unwrap_or_else(Instant::now);
@@ -145,7 +148,7 @@ fn whole(marks: &[Marks], limits: &Limits, counted: &Counted) -> Row {
         goal: String::new(),
         met: None,
         note: format!(
-            "fault sent → given back; {AT_ONCE} reboots at a time; raw is the sum of what the stages take \
+            "fault sent → given back; the controller used {cpu} of CPU; {AT_ONCE} reboots at a time; raw is the sum of what the stages take \
              one after the other without Warden, by the rates below, with {labels} labels and {told} \
              writes of the order's status a node as an incident has"
         ),

@@ -145,6 +145,15 @@ impl Machine {
     /// # Errors
     /// The node does not go down and come back in time, or the agent can't be started.
     pub async fn rebooted(&mut self, testbed: &Testbed) -> anyhow::Result<()> {
+        self.boots(testbed).await?;
+        self.agent.spawn()
+    }
+
+    /// The same, without starting the agent in the new boot.
+    ///
+    /// # Errors
+    /// The node does not go down and come back in time.
+    pub async fn boots(&mut self, testbed: &Testbed) -> anyhow::Result<()> {
         let (client, before) = (testbed.admin(), self.boot_id());
         let other = |node: &Node| testbed::boot_id(node) != Some(before.as_str());
         let down = |node: &Node| !testbed::is_ready(node) || other(node);
@@ -156,8 +165,7 @@ impl Machine {
         let boot = testbed::boot_id(&node).unwrap_or_default().to_owned();
         self.agent.set_boot_id(&boot)?;
         self.boot = Some(boot);
-        self.agent.empty_ring()?;
-        self.agent.spawn()
+        self.agent.empty_ring()
     }
 
     /// Waits until what the controller shows of the node (`/api/v1/nodes/NAME`) is as wanted.

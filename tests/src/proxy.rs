@@ -150,30 +150,39 @@ impl Proxy {
 
     /// Holds the next change of the node's object (not of its status).
     pub fn hold_patch(&self, node: &str, place: Place) -> Held {
+        self.hold(Method::PATCH, &node_path(node), place)
+    }
+
+    /// Holds the next request of this method and path.
+    pub fn hold(&self, method: Method, path: &str, place: Place) -> Held {
         let (go, gone) = oneshot::channel();
-        let arrived = self.want_patch(node, Act::Hold(place, gone));
+        let arrived = self.want(method, path, Act::Hold(place, gone));
         Held { arrived, go }
     }
 
     /// Answers the next change of the node's object with 429 and so many seconds of `Retry-After`;
     /// the API server hears nothing of it.
     pub fn turn_away_patch(&self, node: &str, retry_after: u64) -> TurnedAway {
-        TurnedAway(self.want_patch(node, Act::TurnAway(retry_after)))
+        TurnedAway(self.want(Method::PATCH, &node_path(node), Act::TurnAway(retry_after)))
     }
 
-    fn want_patch(&self, node: &str, act: Act) -> oneshot::Receiver<Instant> {
+    fn want(&self, method: Method, path: &str, act: Act) -> oneshot::Receiver<Instant> {
         let (arrived, told) = oneshot::channel();
         self.wanted
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(Wanted {
-                method: Method::PATCH,
-                path: format!("/api/v1/nodes/{node}"),
+                method,
+                path: path.to_owned(),
                 act,
                 arrived,
             });
         told
     }
+}
+
+fn node_path(node: &str) -> String {
+    format!("/api/v1/nodes/{node}")
 }
 
 impl Drop for Proxy {

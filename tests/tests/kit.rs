@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use e2e::machine::SOON;
 use e2e::{Controller, ControllerOptions, KernelLog, Machine, nodes};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
@@ -196,9 +197,14 @@ impl Turn {
     /// half a minute, and is not what is tested.
     pub(crate) async fn start_api_server(&self) {
         let testbed = self.testbed;
+        testbed.stop(Component::Kwok).await;
         testbed.start_component(Component::ApiServer).await.unwrap();
         testbed.restart(Component::ControllerManager).await.unwrap();
-        testbed.restart(Component::Kwok).await.unwrap();
+        // With those of its predecessor in its way it would play no node until they have run out.
+        let leases: Api<Lease> = Api::namespaced(testbed.admin(), "kube-node-lease");
+        let (delete, all) = (DeleteParams::default(), ListParams::default());
+        leases.delete_collection(&delete, &all).await.unwrap();
+        testbed.start_component(Component::Kwok).await.unwrap();
     }
 
     /// Waits for its turn, and begins with a cluster without nodes.

@@ -331,12 +331,16 @@ impl Shared {
         .await
     }
 
+    /// A machine reboots whether or not an API server answers meanwhile.
     async fn lever(&self, node: &str, key: &str, value: Value) -> anyhow::Result<()> {
-        let patch = json!({ "metadata": { "annotations": { key: value } } });
-        Api::<Node>::all(self.client.clone())
-            .patch_metadata(node, &PatchParams::default(), &Patch::Merge(patch))
-            .await?;
-        Ok(())
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": { key: value } } }));
+        let api = Api::<Node>::all(self.client.clone());
+        wait_for(format!("a lever of node {node}"), STEP, || async {
+            api.patch_metadata(node, &PatchParams::default(), &patch)
+                .await?;
+            Ok(Some(()))
+        })
+        .await
     }
 
     async fn until(&self, node: &str, is: impl Fn(&Node) -> bool) -> anyhow::Result<()> {

@@ -55,6 +55,7 @@ impl Default for ControllerOptions {
 pub struct Controller {
     process: Process,
     folder: PathBuf,
+    store: PathBuf,
     config: PathBuf,
     kubeconfig: PathBuf,
     flags: Vec<String>,
@@ -104,6 +105,7 @@ impl Controller {
                 &options.flags,
             )?,
             folder: folder.to_owned(),
+            store,
             config,
             kubeconfig,
             flags: options.flags.clone(),
@@ -114,6 +116,35 @@ impl Controller {
         };
         controller.wait_ready().await?;
         Ok(controller)
+    }
+
+    /// Starts a second one with the same store, flags and port for agents, as the next pod of its
+    /// Deployment would have them; its own folder has its log. It does not wait for it: as long as
+    /// this one leads, that one is not ready.
+    ///
+    /// # Errors
+    /// It can't be started.
+    pub fn standby(&self, folder: &Path) -> anyhow::Result<Self> {
+        let api = free_address()?;
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        let text = fs::read_to_string(&self.config)
+            .with_context(|| format!("reading {}", self.config.display()))?;
+        let text = text.replace(&self.api.to_string(), &api.to_string());
+        let config = folder.join("controller.toml");
+        fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
+        let (flags, insecure) = (self.flags.clone(), self.insecure);
+        Ok(Self {
+            process: start(folder, &config, &self.kubeconfig, insecure, &flags)?,
+            folder: folder.to_owned(),
+            store: self.store.clone(),
+            config,
+            kubeconfig: self.kubeconfig.clone(),
+            flags,
+            insecure,
+            api_token: self.api_token.clone(),
+            ingest: self.ingest,
+            api,
+        })
     }
 
     /// `kill -9`.
@@ -194,7 +225,7 @@ impl Controller {
 
     /// The folder of its store.
     pub fn store(&self) -> PathBuf {
-        self.folder.join("store")
+        self.store.clone()
     }
 
     /// Which token to show to the API, where it is not the one of `--insecure-local`.

@@ -11,8 +11,6 @@ use crate::say;
 
 /// One more run of the whole loop for so many others.
 const OF_WHICH_WHOLE: u64 = 4;
-/// The whole loop takes so long without a kill, ms.
-const WHOLE_MILLIS: u64 = 5_000;
 
 /// One run and how it went.
 struct Line {
@@ -74,7 +72,7 @@ async fn whole(first: u64, runs: u64) -> anyhow::Result<(String, bool)> {
     let mut failures = String::new();
     let mut failed = 0;
     for seed in first..first + runs {
-        let after = Whole::moment(seed, WHOLE_MILLIS);
+        let after = Whole::moment(seed);
         let run = whole.run_at(after).await;
         let how = match &run {
             Ok(()) => "ok".to_owned(),
@@ -91,9 +89,9 @@ async fn whole(first: u64, runs: u64) -> anyhow::Result<(String, bool)> {
     }
     let text = format!(
         "\n## Crash runs of the whole loop\n\n{runs} kills of the controller at random moments of the \
-         first {} s after the line, {failed} failed: two pods are moved, the machine is rebooted once, \
+         first {} ms after the line, {failed} failed: two pods are moved, the machine is rebooted once, \
          the node is back. Took {:.0} s.\n{failures}",
-        WHOLE_MILLIS / 1_000,
+        Whole::MILLIS,
         started.elapsed().as_secs_f64()
     );
     Ok((text, failed > 0))

@@ -93,13 +93,6 @@ impl RemediationConfig {
             ),
         }
     }
-
-    /// The group under which a repair for the action stands in `latestFaultRemediationState`; an
-    /// action that is not configured any more is a group of its own.
-    pub fn group_of<'a>(&'a self, action: &'a str) -> &'a str {
-        let config = self.actions.get(action);
-        config.map_or(action, |config| &config.equivalence_group)
-    }
 }
 
 fn mode(s: &mut Section<'_>, profile: Profile) -> (bool, bool) {
@@ -325,8 +318,7 @@ mod tests {
         let names: Vec<&str> = config.actions.keys().map(String::as_str).collect();
         assert_eq!(names, ["COMPONENT_RESET", "RESTART_BM", "RESTART_VM"]);
         assert_eq!(config.ladder, ["COMPONENT_RESET", "RESTART_BM"]);
-        assert_eq!(config.group_of("RESTART_VM"), "restart");
-        assert_eq!(config.group_of("disk-replace"), "disk-replace");
+        assert_eq!(config.actions["RESTART_VM"].equivalence_group, "restart");
         assert_eq!((config.enabled, config.dry_run), (false, true));
         assert_eq!(config.actions["RESTART_BM"].deadline.as_secs(), 35 * 60);
     }
@@ -353,8 +345,9 @@ mod tests {
             equivalenceGroup = "disk-replace"
         "#;
         let config = Config::parse(text).unwrap().remediation;
-        assert_eq!(config.group_of("RESTART_BM"), config.group_of("RESTART_VM"));
-        assert_eq!(config.group_of("REPLACE_DISK"), "disk-replace");
+        let group = |action: &str| config.actions[action].equivalence_group.as_str();
+        assert_eq!(group("RESTART_BM"), group("RESTART_VM"));
+        assert_eq!(group("REPLACE_DISK"), "disk-replace");
         assert_eq!(config.actions["COMPONENT_RESET"].deadline.as_secs(), 3_600);
         let none = Config::parse("[remediation]\nremediationActions = {}").unwrap();
         assert!(none.remediation.actions.is_empty());

@@ -63,7 +63,7 @@ async fn look(context: Context, leadership: Leadership) -> Result<(), Quarantine
     let module = Module::new(
         context.clone(),
         apply,
-        settings::policy(config, None),
+        settings::policy(&context.config, None),
         rules,
         breaker.map_err(|e| start(&e))?,
         Workers::new(),

@@ -121,7 +121,7 @@ async fn serve(
         mode,
         reference,
     };
-    let policy = settings::policy(&config, until);
+    let policy = settings::policy(&context.config, until);
     marked::count(&context, &breaker, &policy, &first).map_err(|e| start(&e))?;
     let rules = reload::begin(&context, &policy, &breaker, rules)
         .await

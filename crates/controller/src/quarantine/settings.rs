@@ -10,7 +10,7 @@ use health_event::{NodeName, Sender};
 use jiff::{SignedDuration, Timestamp};
 use k8s_api::names;
 
-use crate::config::{self, IngestConfig, QuarantineConfig, ServiceAccount};
+use crate::config::{self, Config, IngestConfig, QuarantineConfig, ServiceAccount};
 use crate::nodes::{Keys, Pool, Wanted};
 
 /// The rule sets of a configuration: those that ship, switched as configured, then the user's.
@@ -135,7 +135,11 @@ pub(super) fn mode(config: &QuarantineConfig) -> Mode {
 }
 
 /// What the decisions are bound to.
-pub(super) fn policy(config: &QuarantineConfig, first_action_until: Option<Timestamp>) -> Policy {
+pub(super) fn policy(config: &Config, first_action_until: Option<Timestamp>) -> Policy {
+    let actions = config.remediation.actions.iter();
+    let groups = actions.map(|(name, action)| (name.clone(), action.equivalence_group.clone()));
+    let repair_groups = groups.collect();
+    let config = &config.quarantine;
     Policy {
         mode: mode(config),
         first_action_until,
@@ -160,6 +164,7 @@ pub(super) fn policy(config: &QuarantineConfig, first_action_until: Option<Times
             .collect::<BTreeSet<_>>(),
         allow_protected: config.allow_protected,
         cordon_by: names::CORDON_BY_VALUE.to_owned(),
+        repair_groups,
     }
 }
 

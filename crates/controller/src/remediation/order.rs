@@ -259,7 +259,9 @@ impl Module {
         if self.policy_now().mode == Mode::DryRun {
             return Ok(());
         }
-        for object in self.context.reboots.of_node(node.as_str()) {
+        let objects = self.context.reboots.of_node(node.as_str());
+        self.forget_left(node, &objects);
+        for object in objects {
             let unsent = facts::is_over_unsent(&object);
             if !unsent && (object.is_over() || object.metadata.deletion_timestamp.is_some()) {
                 continue;

@@ -1,7 +1,7 @@
 //! One node's turn: observe, decide, store, apply.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use decide::remediation::{Decision, Mode, Policy, View, adopted, decide};
@@ -9,6 +9,7 @@ use event_store::{ReadError, Transition, WriteError};
 use health_event::NodeName;
 use health_event::incident::{Incident, RepairStatus};
 use jiff::Timestamp;
+use k8s_api::reboot_node::RebootNode;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -315,6 +316,15 @@ impl Module {
         if left.get(node).is_none_or(|told| told != object) {
             left.insert(node.clone(), object.to_owned());
             said::left(node, object);
+        }
+    }
+
+    /// Of an object that went nothing is to be said any more.
+    pub(super) fn forget_left(&self, node: &NodeName, objects: &[Arc<RebootNode>]) {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_there = |name: &String| objects.iter().any(|o| o.metadata.name == *name);
+        if left.get(node).is_some_and(|name| !is_there(name)) {
+            left.remove(node);
         }
     }
 

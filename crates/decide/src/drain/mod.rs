@@ -235,6 +235,14 @@ impl Look<'_> {
         self.view.incident.open_faults().any(|f| forces(&f.id))
     }
 
+    /// Whether a fault that forces the drain has joined since the drain came to where it stands.
+    fn is_forced_anew(&self) -> bool {
+        let since = self.view.incident.drain.as_ref().map(|drain| drain.since);
+        let forces = |id| self.view.overrides.get(id).is_some_and(|o| o.force);
+        let mut open = self.view.incident.open_faults();
+        open.any(|fault| Some(fault.joined_at) > since && forces(&fault.id))
+    }
+
     fn begin(&self) -> Decision {
         let view = self.view;
         if view.policy.mode == Mode::Off {
@@ -337,9 +345,14 @@ impl Look<'_> {
         seen.decision
     }
 
-    /// A person is needed; what they do about the pods is seen.
+    /// A person is needed; what they do about the pods is seen, and a fault that joins and may hurry
+    /// them off begins anew.
     fn failed(&self) -> Decision {
         let seen = self.look_over();
+        let may_act = self.view.policy.mode == Mode::Enforce && !self.view.paused;
+        if self.view.pods.is_some() && seen.counted > 0 && may_act && self.is_forced_anew() {
+            return self.drain_now(seen, Reason::Wanted);
+        }
         let mut decision = seen.decision;
         decision.asks.clear();
         if self.view.pods.is_some() && seen.counted == 0 {

@@ -492,6 +492,32 @@ fn deadlines_end_every_wait_that_has_one() {
 }
 
 #[test]
+fn a_fault_that_joins_a_failed_drain_and_forces_it_begins_it_anew() {
+    let mut case = Case::new(
+        Some(DrainStatus::Failed(DrainFailure::Immediate)),
+        &[pod("now")],
+    );
+    let mut joins = case.incident.faults[0].clone();
+    joins.id = fault_id("48");
+    joins.joined_at = case.incident.drain.as_ref().unwrap().since + MINUTE;
+    case.incident.faults.push(joins.clone());
+    assert_eq!(case.moves(at(70)), None, "it forces nothing");
+    let force = Overrides {
+        force: true,
+        skip: false,
+    };
+    let first = case.incident.faults[0].id.clone();
+    case.overrides.insert(first.clone(), force);
+    assert_eq!(case.moves(at(70)), None, "that did not help before");
+    case.overrides.remove(&first);
+    case.overrides.insert(joins.id, force);
+    let mut paused = case.clone();
+    paused.paused = true;
+    assert_eq!(paused.moves(at(70)), None);
+    assert_eq!(case.moves(at(70)), Some(("Draining", "wanted")));
+}
+
+#[test]
 fn a_failed_drain_asks_nobody_and_goes_on_when_the_pods_went() {
     let mut case = Case::draining(&[pod("now")]);
     case.take(&case.decide(at(60)));

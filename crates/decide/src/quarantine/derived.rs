@@ -4,18 +4,20 @@
 use std::collections::BTreeMap;
 
 use health_event::incident::{
-    Attempt, DrainStatus, Incident, QuarantineStatus, RepairStatus, Rung,
+    Attempt, DrainStatus, Effect, Incident, QuarantineStatus, RepairStatus,
 };
 use k8s_api::names;
 use k8s_api::remediation_state::render;
 
 use super::decision::{NodeWrite, Preconditions, WriteKind};
-use super::facts::{Annotation, Label, NodeFacts};
+use super::facts::{Annotation, Label, NodeFacts, Policy};
 
 /// Value of label `dgxc.nvidia.com/nvsentinel-state`: the least advanced of drain and repair, and
 /// `remediation-failed` where nothing more is done by itself (drain-and-remediation 1.2).
 pub fn state_label(incident: &Incident) -> &'static str {
     let drain = incident.drain.as_ref().map(|drain| &drain.status);
+    let attempt = incident.repair.as_ref().and_then(|r| r.attempt.as_ref());
+    let was_seen = attempt.is_some_and(|last| matches!(last.effect, Effect::Seen { .. }));
     let repair = incident.repair.as_ref().map(|repair| &repair.status);
     match (drain, repair) {
         (Some(DrainStatus::Draining(_)), _) => names::STATE_DRAINING,
@@ -24,6 +26,8 @@ pub fn state_label(incident: &Incident) -> &'static str {
             names::STATE_REMEDIATING
         }
         (_, Some(RepairStatus::Succeeded)) => names::STATE_REMEDIATION_SUCCEEDED,
+        // What a person was called for is over, and what was repaired before is repaired still.
+        (_, Some(RepairStatus::Cancelled)) if was_seen => names::STATE_REMEDIATION_SUCCEEDED,
         (_, Some(RepairStatus::Failed(_) | RepairStatus::NeedsOperator(_))) => {
             names::STATE_REMEDIATION_FAILED
         }
@@ -38,27 +42,21 @@ pub fn state_label(incident: &Incident) -> &'static str {
     }
 }
 
-/// Value of annotation `latestFaultRemediationState`: the object of the last attempt, under the
-/// reference's group of its kind of repair; none before the first.
-pub(super) fn remediation_state(incident: &Incident) -> Option<String> {
-    let attempt = incident.repair.as_ref()?.attempt.as_ref()?;
-    let group = match attempt.rung {
-        Rung::Reset => "reset",
-        Rung::Reboot => "restart",
-        Rung::HandOver => "hand-over",
-        Rung::Terminate => "terminate",
-    };
+/// Value of annotation `latestFaultRemediationState`: the object of the last attempt, under the group of
+/// its action; none before the first.
+pub(super) fn remediation_state(incident: &Incident, policy: &Policy) -> Option<String> {
     let Attempt {
         object,
         requested_at,
         action,
         ..
-    } = attempt;
+    } = incident.repair.as_ref()?.attempt.as_ref()?;
+    let group = policy.repair_groups.get(action).unwrap_or(action);
     Some(render(group, object, *requested_at, action))
 }
 
 /// The write that makes a node which is out say what is so now; none if it does.
-pub(super) fn write(node: &NodeFacts, incident: &Incident) -> Option<NodeWrite> {
+pub(super) fn write(node: &NodeFacts, incident: &Incident, policy: &Policy) -> Option<NodeWrite> {
     if incident.quarantine != QuarantineStatus::Quarantined {
         return None;
     }
@@ -69,7 +67,7 @@ pub(super) fn write(node: &NodeFacts, incident: &Incident) -> Option<NodeWrite> 
     }
     let mut annotations = BTreeMap::new();
     let key = Annotation::RemediationState;
-    let repair = remediation_state(incident);
+    let repair = remediation_state(incident, policy);
     if repair.is_some() && node.annotations.get(&key) != repair.as_ref() {
         annotations.insert(key, repair);
     }

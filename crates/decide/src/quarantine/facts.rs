@@ -245,6 +245,9 @@ pub struct Policy {
     pub allow_protected: bool,
     /// Value of label `cordon-by`. Default `Warden`.
     pub cordon_by: String,
+    /// Group under which a repair for an action stands in annotation `latestFaultRemediationState`; an
+    /// action that is not listed is a group of its own.
+    pub repair_groups: BTreeMap<String, String>,
 }
 
 /// What became of the write that the last decision asked for.

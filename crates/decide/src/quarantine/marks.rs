@@ -335,7 +335,9 @@ pub(super) fn take_off(
     ] {
         draft.remove_label(node, key);
     }
-    let repair = view.incident.and_then(remediation_state);
+    let repair = view
+        .incident
+        .and_then(|incident| remediation_state(incident, view.policy));
     if repair.is_some() && node.annotations.get(&Annotation::RemediationState) == repair.as_ref() {
         draft.remove_annotation(node, Annotation::RemediationState);
     }

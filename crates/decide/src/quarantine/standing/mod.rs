@@ -369,7 +369,7 @@ impl Look<'_> {
             && self.on.carries(self.incident).is_some()
         {
             let incident = decision.incident.as_ref().unwrap_or(self.incident);
-            decision.write = derived::write(self.node, incident);
+            decision.write = derived::write(self.node, incident, self.view.policy);
         }
         decision
     }

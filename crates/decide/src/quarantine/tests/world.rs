@@ -525,6 +525,9 @@ pub(super) fn policy() -> Policy {
         protected_nodes: BTreeSet::new(),
         allow_protected: false,
         cordon_by: "Warden".into(),
+        repair_groups: [("RESTART_BM", "restart")]
+            .map(|(action, group)| (action.to_owned(), group.to_owned()))
+            .into(),
     }
 }
 

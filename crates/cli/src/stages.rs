@@ -5,7 +5,7 @@ use wire::api::{Incident, NodeLine, Status, Step};
 
 /// Why a drain or a repair changed, by the codes of `decide::drain::Reason` and
 /// `decide::remediation::Reason`.
-const REASONS: [(&str, &str, &str); 23] = [
+const REASONS: [(&str, &str, &str); 24] = [
     ("drain", "wanted", "an open fault wants the node empty"),
     (
         "drain",
@@ -42,6 +42,11 @@ const REASONS: [(&str, &str, &str); 23] = [
         "remediation",
         "not_begun",
         "nobody began it, and nothing was sent",
+    ),
+    (
+        "remediation",
+        "off",
+        "repairs were switched off before it was begun",
     ),
     (
         "remediation",
@@ -219,6 +224,7 @@ mod tests {
             remediation::Reason::ObjectSeen,
             remediation::Reason::Begun,
             remediation::Reason::NotBegun,
+            remediation::Reason::Off,
             remediation::Reason::ObjectGone,
             remediation::Reason::OtherBoot,
             remediation::Reason::ObjectDone,

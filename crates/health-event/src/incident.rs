@@ -398,8 +398,11 @@ pub struct Attempt {
     pub boot_before: BootId,
     /// When it was ordered.
     pub requested_at: Timestamp,
-    /// Its effect is seen by then, or it failed.
+    /// Its effect is seen by then, or it failed. Of one that waits to be begun it may be over: its time
+    /// counts from its beginning.
     pub deadline: Timestamp,
+    /// Orders in a row before this one that nobody began.
+    pub not_begun_before: u32,
     /// What came of it.
     pub effect: Effect,
 }
@@ -416,6 +419,8 @@ pub enum Effect {
     },
     /// It is said to be done, and the node shows that it is not.
     NotSeen,
+    /// Nobody began it, and nothing was sent.
+    NotBegun,
     /// It failed, or nobody can tell.
     Failed,
 }
@@ -451,6 +456,10 @@ pub enum OperatorReason {
     },
     /// It was repaired, and what was repaired is said to be wrong still.
     StillOpen,
+    /// Order after order was begun by nobody.
+    NotBegun,
+    /// A person took the order back before anything was sent.
+    CalledOff,
 }
 
 impl RepairStatus {

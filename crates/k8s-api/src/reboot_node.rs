@@ -28,6 +28,10 @@ pub const NO_REBOOT_OBSERVED: &str = "NoRebootObserved";
 pub const TIMEOUT: &str = "Timeout";
 /// Reason of [`NODE_READY`] False: whoever made it does not want it any more, and nothing was sent; ours.
 pub const RECALLED: &str = "Recalled";
+/// Reason of [`NODE_READY`] False: its node is excluded from repairs; ours.
+pub const NODE_EXCLUDED: &str = "NodeExcluded";
+/// Reason of [`NODE_READY`] False: its node does not exist (any more); ours.
+pub const NODE_NOT_FOUND: &str = "NodeNotFound";
 /// Condition: a person sends the signal.
 pub const MANUAL_MODE: &str = "ManualMode";
 
@@ -110,6 +114,18 @@ pub struct Condition {
 }
 
 impl RebootNode {
+    /// Whether something may have been sent for it: it was begun, says what came of its signal, or waits for
+    /// a person, who may have acted and not said so yet.
+    pub fn may_have_begun(&self) -> bool {
+        let is = |kind: &str, says: fn(&str) -> bool| {
+            self.condition(kind)
+                .is_some_and(|condition| says(&condition.status))
+        };
+        self.status.start_time.is_some()
+            || is(SIGNAL_SENT, |status| status != "Unknown")
+            || is(MANUAL_MODE, |status| status == "True")
+    }
+
     /// A condition by its type.
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.status.conditions.iter().find(|c| c.kind == kind)

@@ -109,6 +109,7 @@ promises! {
     PersonOverruled: "rule 3: a person's word stands",
     SucceededInSameBoot: "a reboot is proven by another boot",
     TooManyAttempts: "the ladder has an end",
+    SignalOverPods: "no reboot while pods are moved off the node",
 }
 
 macro_rules! taken {

@@ -75,7 +75,7 @@ const CONFIGS: [Config; 30] = [
         pods: PODS,
         set: nothing,
         taken: &[("drain", "came_late"), ("quarantine", "recovered")],
-        states: 3_618,
+        states: 3_174,
     },
     Config {
         name: "again, before, during and after",
@@ -194,7 +194,7 @@ const CONFIGS: [Config; 30] = [
         pods: PODS,
         set: nothing,
         taken: &[("drain", "kept_waiting"), ("quarantine", "recovered")],
-        states: 3_555,
+        states: 3_145,
     },
     Config {
         name: "deleted and registered anew",
@@ -222,7 +222,7 @@ const CONFIGS: [Config; 30] = [
         pods: &[],
         set: nothing,
         taken: &[("janitor", "NodeNotFound"), ("janitor", "Succeeded")],
-        states: 1_134,
+        states: 778,
     },
     Config {
         name: "objects are deleted",
@@ -281,7 +281,7 @@ const CONFIGS: [Config; 30] = [
             }
         },
         taken: &[("remediation", "object_gone"), ("remediation", "deadline")],
-        states: 2_313,
+        states: 2_301,
     },
     Config {
         name: "healed while the machine boots",

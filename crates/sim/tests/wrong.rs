@@ -11,7 +11,7 @@ use What::*;
 /// What must happen, what goes wrong, what is broken by it.
 type Row = (&'static [(What, u8)], Wrong, Broken);
 
-const ROWS: [Row; 23] = [
+const ROWS: [Row; 24] = [
     (&[(Break, 1)], Wrong::EvictsFirst, Broken::EvictionUnstored),
     (
         &[(Break, 1), (Uncordon, 1)],
@@ -69,6 +69,11 @@ const ROWS: [Row; 23] = [
         &[(Break, 1), (Heal, 1)],
         Wrong::ReleasesDuringRepair,
         Broken::ReleasedDuringRepair,
+    ),
+    (
+        &[(Break, 1), (PodComes, 1)],
+        Wrong::RebootsOverPods,
+        Broken::SignalOverPods,
     ),
     (
         &[(Break, 1), (Heal, 1), (AskReboot, 1)],

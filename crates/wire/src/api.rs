@@ -470,7 +470,7 @@ pub struct Repair {
     pub state: String,
     /// Which rung is planned (`reset`, `reboot`, `hand-over`, `terminate`); else how it failed
     /// (`no_reboot_observed`, `refused`, `object`, `deadline`, `not_begun`), or why a person is needed (`unsupported`,
-    /// `exhausted`, `still_open`); empty = nothing to add.
+    /// `exhausted`, `still_open`, `not_begun`, `called_off`); empty = nothing to add.
     pub detail: String,
     /// What goes with it: the words of API server or object, the action that has no repair, the rung
     /// that is used up; else empty.
@@ -482,7 +482,7 @@ pub struct Repair {
     /// `external_owner`, `first_action`, `not_drained`, `other_repair`, `own_node`, `objects_unknown` (the
     /// RebootNode objects can't be read), `api_error` (the API server refuses or does not answer a call that
     /// it needs) or `starting` (the controller has just begun to lead); what keeps
-    /// one that is ordered from being begun: `queued`; none = nothing.
+    /// one that is ordered from being begun: `queued`, and from being made: `order_refused`; none = nothing.
     #[serde(default)]
     pub blocked_by: Option<String>,
     /// The present attempt, or the last one.
@@ -509,7 +509,7 @@ pub struct RepairAttempt {
     pub requested_at: Timestamp,
     /// Its effect is seen by then, or it failed.
     pub deadline: Timestamp,
-    /// `pending`, `seen`, `not_seen` or `failed`.
+    /// `pending`, `seen`, `not_seen`, `not_begun` or `failed`.
     pub effect: String,
 }
 

@@ -20,7 +20,21 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
     let since = clock.since(repair.since);
     let attempt = repair.attempt.as_ref();
     match repair.state.as_str() {
-        "Planned" => vec![planned(incident, repair)],
+        "Planned" => match stages::off(facts.status.as_ref(), |status| &status.remediation) {
+            Some(off) => vec![Line::Blocks(format!(
+                "Planned is {}, and not ordered: repairs are {off}.",
+                rung(&repair.detail)
+            ))],
+            None => vec![planned(incident, repair)],
+        },
+        "Requested" if repair.blocked_by.as_deref() == Some("order_refused") => {
+            vec![Line::Person(format!(
+                "{} was ordered {since}, and the API server refuses its object; it is tried again until its \
+                 deadline. The controller's log says why: an admission webhook, a missing permission, or \
+                 no definition of RebootNode (deploy/crds).",
+                name(attempt)
+            ))]
+        }
         "Requested" => under_way(
             attempt,
             &format!("was ordered {since}; the API server has not shown its object yet"),
@@ -209,6 +223,12 @@ fn needs_operator(repair: &Repair, since: &str) -> Line {
             "all attempts of {} are used up, in this incident or on this machine within a day",
             rung(&repair.words)
         ),
+        "not_begun" => "nobody began its orders, so that nothing was sent. Does a janitor run, and does the \
+             provider answer? They are ordered again a day after the last one, or reboot it yourself"
+            .to_owned(),
+        "called_off" => "its order was deleted before anything was sent, so that nothing more is ordered in \
+             this incident"
+            .to_owned(),
         "still_open" => {
             "it was repaired, and its faults are neither said again nor closed. Close those that are over"
                 .to_owned()
@@ -220,6 +240,7 @@ fn needs_operator(repair: &Repair, since: &str) -> Line {
         let came = match last.effect.as_str() {
             "seen" => "it worked",
             "not_seen" => "it did not happen",
+            "not_begun" => "nobody began it, and nothing was sent",
             "failed" => "it failed",
             _ => "its end is not known",
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use decide::drain::{BlockedBy, Decision, Mode, Policy, View};
 use event_store::{ReadError, Transition, WriteError};
-use health_event::incident::{DrainStatus, DrainWait, Incident};
+use health_event::incident::{DrainStatus, DrainWait, Incident, RepairStatus};
 use health_event::{NodeName, Sender};
 use jiff::Timestamp;
 use k8s_api::names;
@@ -17,6 +17,7 @@ use super::apply::{Apply, Blocked, Order};
 use super::asked::{Memory, Outcome};
 use super::{facts, said, settings};
 use crate::context::Context;
+use crate::janitor::{self, IntentsError};
 use crate::kubernetes::jittered;
 use crate::nodes::NodeFacts;
 use crate::stages::PodLook;
@@ -51,6 +52,8 @@ enum TurnError {
     Read(#[from] ReadError),
     #[error("the decision can't be stored: {0}")]
     Write(#[from] WriteError),
+    #[error(transparent)]
+    Intents(#[from] IntentsError),
 }
 
 impl TurnError {
@@ -58,6 +61,7 @@ impl TurnError {
         match self {
             Self::Read(_) => "store_unreadable",
             Self::Write(error) => error.code(),
+            Self::Intents(error) => error.code(),
         }
     }
 }
@@ -165,7 +169,7 @@ impl Module {
             incident,
             overrides: &overrides,
             ends_processes: facts::ends_processes(incident),
-            repair_under_way: facts::repair_under_way(incident),
+            repair_under_way: facts::repair_under_way(incident) && self.is_begun(incident)?,
             kubelet_silent_since: node.and_then(facts::kubelet_silent_since),
             paused: node.is_some_and(|n| n.annotation(names::PAUSE.text).is_some()),
             waits_as_own_node: self.waits_as_own_node(incident)?,
@@ -194,6 +198,20 @@ impl Module {
             self.workers.wake_at(name, by_age(incident, policy, at));
         }
         Ok(Next::Done)
+    }
+
+    /// Whether the repair that is under way may have its effect: one that waits in a queue may wait until
+    /// pods that came are gone.
+    fn is_begun(&self, incident: &Incident) -> Result<bool, TurnError> {
+        let repair = incident.repair.as_ref();
+        let Some(attempt) = repair.and_then(|repair| repair.attempt.as_ref()) else {
+            return Ok(true);
+        };
+        let Some(object) = self.context.reboots.get(&attempt.object) else {
+            return Ok(repair.is_none_or(|r| r.status != RepairStatus::Requested));
+        };
+        let intent = janitor::intent(&self.context.store, &object.metadata.uid)?;
+        Ok(intent.is_some() || object.may_have_begun())
     }
 
     /// The pods as far as they are needed and known; from now on they are followed, or not.

@@ -11,63 +11,68 @@ use super::facts;
 use super::intents::StoredIntent;
 use super::work::{Module, TurnError};
 
-/// Where it is kept since when the store knows of every signal.
+/// Where it is kept since when the store knows of every signal: not there in a new store, and while another
+/// janitor runs.
 const SINCE: &str = "janitor/since";
 
-/// Takes over what was begun; in a new store also what holds a lock, for which a signal may have been sent.
+/// Another janitor runs: from now on the store does not know of every signal.
+pub(super) async fn forget(module: &Module) -> Result<(), TurnError> {
+    let context = &module.context;
+    context.store.state_delete(SINCE, context.fencing).await?;
+    Ok(())
+}
+
+/// Takes over what was begun; where the store does not know of every signal also what holds a lock: its
+/// signal may be out although nothing says so yet.
 pub(super) async fn adopt(module: &Module) -> Result<(), TurnError> {
     let context = &module.context;
     let is_new = context.store.state_get(SINCE)?.is_none();
-    take_over(module, |object| {
+    let now = Timestamp::now();
+    for object in context.reboots.all() {
         let held = is_new && module.locks.is_held_by(&object.metadata.uid);
-        held || facts::has_begun(object)
-    })
-    .await?;
+        let begun = held || facts::has_begun(&object);
+        let uid = &object.metadata.uid;
+        if object.is_over() || !begun || module.intent(uid).is_some() {
+            continue;
+        }
+        take_over(module, &object, now).await?;
+    }
     if is_new {
-        let value = Timestamp::now().to_string().into_bytes();
+        let value = now.to_string().into_bytes();
         let fencing = context.fencing;
         context.store.state_put(SINCE, value, fencing).await?;
     }
     Ok(())
 }
 
-/// Takes over what another janitor has begun and left.
-pub(super) async fn adopt_begun(module: &Module) -> Result<(), TurnError> {
-    take_over(module, facts::has_begun).await
-}
-
-async fn take_over(
+/// What may have been sent for an object is only watched from now on.
+pub(super) async fn take_over(
     module: &Module,
-    is_begun: impl Fn(&RebootNode) -> bool,
-) -> Result<(), TurnError> {
-    let now = Timestamp::now();
-    for object in module.context.reboots.all() {
-        let uid = &object.metadata.uid;
-        if object.is_over() || !is_begun(&object) || module.intent(uid).is_some() {
-            continue;
-        }
-        let at = object.status.start_time.unwrap_or(now);
-        let boot_before = object.metadata.annotations.get(names::BOOT_BEFORE.text);
-        let intent = StoredIntent {
-            uid: uid.clone(),
-            object: object.metadata.name.clone(),
-            node: object.spec.node_name.clone(),
-            // Remediation's objects tell it; for others only their deadline is left.
-            boot_before: boot_before.cloned().unwrap_or_default(),
-            at,
-            deadline: decide::janitor::deadline_of(at, &module.policy),
-        };
-        warn!(
-            code = "reboot_adopted",
-            object = object.metadata.name,
-            node = object.spec.node_name,
-            "a RebootNode was begun by another janitor, or before the store was lost: its signal may \
-             have been sent, so it is not sent by us; it ends at its deadline unless its provider and \
-             node say more"
-        );
-        store(module, intent).await?;
-    }
-    Ok(())
+    object: &RebootNode,
+    now: Timestamp,
+) -> Result<(), WriteError> {
+    let at = object.status.start_time.unwrap_or(now);
+    let boot_before = object.metadata.annotations.get(names::BOOT_BEFORE.text);
+    let intent = StoredIntent {
+        uid: object.metadata.uid.clone(),
+        object: object.metadata.name.clone(),
+        node: object.spec.node_name.clone(),
+        machine: module.machine_of(&object.spec.node_name),
+        manual: false,
+        // Remediation's objects tell it; for others only their deadline is left.
+        boot_before: boot_before.cloned().unwrap_or_default(),
+        at,
+        deadline: decide::janitor::deadline_of(at, &module.policy),
+    };
+    warn!(
+        code = "reboot_adopted",
+        object = object.metadata.name,
+        node = object.spec.node_name,
+        "a RebootNode was begun by another janitor, or before the store was lost: its signal may \
+         have been sent, so it is not sent by us; it ends at its deadline unless its provider and \
+         node say more"
+    );
+    store(module, intent).await
 }
 
 async fn store(module: &Module, intent: StoredIntent) -> Result<(), WriteError> {

@@ -10,11 +10,11 @@ use k8s_api::reboot_node::{PATH, RebootNode};
 use telemetry::metrics::{ActionTypeLabel, JanitorActionLabel, OutcomeLabel};
 use tracing::{info, warn};
 
-use super::facts;
 use super::intents::StoredIntent;
 use super::provider::NotReached;
 use super::status;
 use super::work::{Down, Module, Next, TurnError, later};
+use super::{adopt, facts};
 use crate::crash;
 use crate::kubernetes::{Call, CallError, Write};
 
@@ -51,7 +51,11 @@ impl Module {
         if taken.is_err() {
             self.count("lock", "failed", object);
         }
-        taken?;
+        let made = taken?;
+        if !made && self.locks.is_held_by(&object.metadata.uid) && self.other_left_lately() {
+            // The other one was in the middle of it when it ended.
+            adopt::take_over(self, object, Timestamp::now()).await?;
+        }
         Ok(Next::Again)
     }
 
@@ -123,6 +127,8 @@ impl Module {
             uid: object.metadata.uid.clone(),
             object: object.metadata.name.clone(),
             node: object.spec.node_name.clone(),
+            machine: self.machine_of(&object.spec.node_name),
+            manual: self.policy.manual,
             boot_before: boot.as_str().to_owned(),
             at: now,
             deadline: deadline_of(now, &self.policy),

@@ -6,10 +6,12 @@ use decide::janitor::{Node, Place, Policy, RebootNode, Signal};
 use decide::remediation::{has_happened, object_name, wants};
 use event_store::{EventStore, ReadError};
 use health_event::BootId;
-use health_event::incident::IncidentId;
+use health_event::incident::{DrainStatus, IncidentId};
 use jiff::{SignedDuration, Timestamp};
 use k8s_api::names;
-use k8s_api::reboot_node::{self, MANUAL_MODE, SIGNAL_SENT};
+use k8s_api::reboot_node::{
+    self, MANUAL_MODE, NO_REBOOT_OBSERVED, NODE_READY, RECALLED, SIGNAL_SENT, TIMEOUT,
+};
 
 use super::intents::StoredIntent;
 use crate::config::JanitorConfig;
@@ -41,10 +43,17 @@ pub(super) fn object(object: &reboot_node::RebootNode, now: Timestamp) -> Reboot
         started_at: object.status.start_time,
         completed_at: object.status.completion_time,
         signal: signal(object),
+        says_end: says_end(object),
         says_manual: object
             .condition(MANUAL_MODE)
             .is_some_and(|condition| condition.status == "True"),
     }
+}
+
+fn says_end(object: &reboot_node::RebootNode) -> bool {
+    const ENDS: [&str; 5] = ["Succeeded", "Failed", TIMEOUT, RECALLED, NO_REBOOT_OBSERVED];
+    let ready = object.condition(NODE_READY);
+    ready.is_some_and(|ready| ready.status != "Unknown" && ENDS.contains(&&*ready.reason))
 }
 
 /// When it was made; the API server says so of every object.
@@ -138,6 +147,25 @@ pub(super) fn is_recalled(
     Ok(incident.quarantine.is_closed() || happened || (has_attempt && !wants(&incident, name)))
 }
 
+/// Whether work is moved off the node again for whose incident the object was made: pods came since it was
+/// empty.
+pub(super) fn is_draining(
+    object: &reboot_node::RebootNode,
+    store: &EventStore,
+) -> Result<bool, ReadError> {
+    let id = object.metadata.annotations.get(names::INCIDENT.text);
+    let Some(id) = id.and_then(|id| IncidentId::new(id)) else {
+        return Ok(false);
+    };
+    let incident = store.incident(&id)?;
+    let open = incident.filter(|incident| !incident.quarantine.is_closed());
+    let drain = open.and_then(|incident| Some(incident.drain?.status));
+    Ok(matches!(
+        drain,
+        Some(DrainStatus::Draining(_) | DrainStatus::Failed(_))
+    ))
+}
+
 /// What is asked to find out whether another reboot may run.
 pub(super) struct PlaceFacts<'a> {
     /// The object's node.
@@ -146,6 +174,8 @@ pub(super) struct PlaceFacts<'a> {
     pub(super) own_node: &'a str,
     /// A person paused the node.
     pub(super) paused: bool,
+    /// Work is moved off the node again.
+    pub(super) draining: bool,
     /// What is under way.
     pub(super) under_way: Vec<&'a StoredIntent>,
     /// Reboots at a time.
@@ -160,6 +190,9 @@ impl PlaceFacts<'_> {
         let is_own = |node: &str| !self.own_node.is_empty() && node == self.own_node;
         if self.paused {
             return Place::Paused;
+        }
+        if self.draining {
+            return Place::NotEmpty;
         }
         if is_own(self.node) && (self.others_wait || !self.under_way.is_empty()) {
             return Place::OwnNodeLast;
@@ -181,6 +214,8 @@ mod tests {
             uid: node.to_owned(),
             object: node.to_owned(),
             node: node.to_owned(),
+            machine: String::new(),
+            manual: false,
             boot_before: String::new(),
             at: Timestamp::UNIX_EPOCH,
             deadline: Timestamp::UNIX_EPOCH,
@@ -195,6 +230,7 @@ mod tests {
                 node,
                 own_node: "own",
                 paused: false,
+                draining: false,
                 under_way,
                 max_parallel,
                 others_wait,

@@ -17,6 +17,12 @@ pub struct StoredIntent {
     pub object: String,
     /// Node, as the object names it.
     pub node: String,
+    /// Its machine; empty if unknown.
+    #[serde(default)]
+    pub machine: String,
+    /// Whether a person is to send the signal.
+    #[serde(default)]
+    pub manual: bool,
     /// Boot of the node before; empty if unknown.
     pub boot_before: String,
     /// When.
@@ -91,6 +97,11 @@ pub fn intent(store: &EventStore, uid: &str) -> Result<Option<StoredIntent>, Int
 }
 
 impl StoredIntent {
+    /// Whether it is of this node, or of its machine under another name.
+    pub fn is_of(&self, node: &str, machine: &str) -> bool {
+        self.node == node || (!machine.is_empty() && self.machine == machine)
+    }
+
     /// Its place in the store.
     pub(super) fn key(&self) -> String {
         format!("{PREFIX}{}", self.uid)

@@ -135,13 +135,14 @@ impl Locks {
         self.held().get(node).map(look_again)
     }
 
-    /// Takes the node's lock for the object, if it is free; who holds it is known then.
+    /// Takes the node's lock for the object, if it is free; who holds it is known then. Answers whether this
+    /// call made it.
     pub(super) async fn take(
         &self,
         kube: &Kube,
         object: &RebootNode,
         deadline: Instant,
-    ) -> Result<(), CallError> {
+    ) -> Result<bool, CallError> {
         let node = object.spec.node_name.as_str();
         let body = json!({
             "apiVersion": "coordination.k8s.io/v1",
@@ -168,22 +169,22 @@ impl Locks {
             write: Some((Write::NodeLock, &body)),
             accept: "application/json",
         };
-        let body = match kube.call(&call, deadline).await {
-            Ok(body) => body,
+        let (body, made) = match kube.call(&call, deadline).await {
+            Ok(body) => (body, true),
             // It is there: another's, or ours by a call whose answer was lost. Where it is not, the
             // server refuses it for another reason.
             Err(error @ CallError::Changed { .. }) => {
                 let path = format!("{}/{node}", self.path);
                 match self.read(kube, act.clone(), &path).await {
                     Err(CallError::NotFound { .. }) => return Err(error),
-                    answer => answer?,
+                    answer => (answer?, false),
                 }
             }
             Err(error) => return Err(error),
         };
         let (name, held) = decoded::<Lease>(act, &body)?.held(Timestamp::now());
         self.held().insert(name, held);
-        Ok(())
+        Ok(made)
     }
 
     /// Gives the lock back that the object of this UID holds: that Lease and no other of the name.

@@ -18,7 +18,8 @@
 //! - An object that is deleted while its signal may have been sent leaves its intent: no other reboot of
 //!   the node is begun before its deadline, or before the node is seen in another boot.
 //! - Switched off, what was sent is followed to its end and its node unlocked; nothing else is touched.
-//! - While the reference's janitor runs, or that can't be said, nothing is done.
+//! - While the reference's janitor runs, or that can't be said, nothing is done; after it nothing is sent
+//!   for what it may have begun.
 //!
 //! # Bounds
 //! An intent for each reboot under way, at most `max_parallel` and what another configuration began.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use health_event::NodeName;
 use tracing::warn;
 
-use super::work::{MODULE, Module, TurnError};
-use super::{adopt, intents, other};
+use super::work::{MODULE, Module};
+use super::{intents, other};
 use crate::context::Context;
 use crate::lease::Leadership;
 use crate::workers::{WorkerEnded, Workers};
@@ -50,7 +50,7 @@ pub async fn run(context: Context, leadership: Leadership) -> Result<(), Janitor
     let module = Arc::new(Module::new(context, leadership, workers.clone(), stored));
     tokio::select! {
         () = stop.requested() => return Ok(()),
-        ready = prepare(&module) => ready.map_err(|error| start(&error))?,
+        () = prepare(&module) => {}
     }
     module.wake_all();
     let at_work = Arc::clone(&module);
@@ -70,7 +70,7 @@ pub async fn run(context: Context, leadership: Leadership) -> Result<(), Janitor
 }
 
 /// Waits until everything that decides was read.
-async fn prepare(module: &Module) -> Result<(), TurnError> {
+async fn prepare(module: &Module) {
     let context = &module.context;
     context.nodes.synced().await;
     context.reboots.known().await;
@@ -82,9 +82,7 @@ async fn prepare(module: &Module) -> Result<(), TurnError> {
         );
         tokio::time::sleep(AGAIN).await;
     }
-    adopt::adopt(module).await?;
     module.count_under_way();
-    Ok(())
 }
 
 /// Whether there is anything to do: the module is on, or what it sent has not come to its end.

@@ -1,6 +1,7 @@
 //! One node's turn: observe, decide, apply, object by object.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -52,6 +53,10 @@ pub(super) struct Module {
     pub(super) locks: Locks,
     pub(super) reference: Reference,
     pub(super) workers: Workers,
+    /// Whether what another janitor may have begun was taken over: nothing is done before.
+    pub(super) taken_over: AtomicBool,
+    /// When another janitor was seen to be gone that had run.
+    other_left: Mutex<Option<Instant>>,
     /// What the store holds, by the object's UID; each has a place.
     intents: Mutex<BTreeMap<String, StoredIntent>>,
     /// What this process knows of objects that are not over, by UID.
@@ -139,6 +144,8 @@ impl Module {
             provider: Provider(config.provider.clone()),
             locks: Locks::new(super::lock_namespace(&context)),
             reference: Reference::new(Program::Janitor),
+            taken_over: AtomicBool::new(false),
+            other_left: Mutex::default(),
             intents: Mutex::new(stored.into_iter().map(|i| (i.uid.clone(), i)).collect()),
             known: Mutex::default(),
             failures: Mutex::default(),
@@ -151,6 +158,12 @@ impl Module {
 
     pub(super) fn intents(&self) -> MutexGuard<'_, BTreeMap<String, StoredIntent>> {
         self.intents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn other_left(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.other_left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn intent(&self, uid: &str) -> Option<StoredIntent> {
@@ -259,7 +272,8 @@ impl Module {
     }
 
     async fn turn(&self, key: &NodeName) -> Result<(), TurnError> {
-        if !self.reference.is_known() || self.reference.runs() {
+        let runs = !self.reference.is_known() || self.reference.runs();
+        if runs || !self.taken_over.load(Ordering::Acquire) {
             return Ok(());
         }
         for _ in 0..PASSES {
@@ -351,14 +365,20 @@ impl Module {
             boot_before: stored.boot(),
             at: stored.at,
             fresh: known.unsent.is_some(),
+            manual: stored.manual,
         });
         let is_lost = intent.as_ref().is_some_and(|intent| !intent.fresh);
-        if is_lost && known.answer.is_none() && !self.policy.manual {
+        let manual = intent.as_ref().is_some_and(|intent| intent.manual);
+        if is_lost && known.answer.is_none() && !manual {
             let why = "the controller ended around the call, or its store was lost".to_owned();
             known.answer = Some(Answer::Lost(why));
         }
         let lock = match self.locks.of(object, now) {
             Lock::NotKnown if is_taken => Lock::Others,
+            // Whoever holds the Lease: a signal of another object is out.
+            Lock::NotKnown | Lock::Ours if intent.is_none() && self.is_signalled(object) => {
+                Lock::Others
+            }
             lock @ (Lock::NotKnown | Lock::Ours | Lock::Others) => lock,
         };
         if let (Lock::Others, false, Some(at)) = (lock, is_taken, self.locks.look_at(name)) {
@@ -372,7 +392,7 @@ impl Module {
         let place = if is_moved {
             Place::Full
         } else {
-            self.place(object, paused)
+            self.place(object, paused, facts::is_draining(object, &context.store)?)
         };
         if place == Place::OwnNodeLast {
             // What it waits for ends on other nodes, whose changes don't wake it.
@@ -401,7 +421,23 @@ impl Module {
         Ok(Node::NotKnown)
     }
 
-    fn place(&self, object: &RebootNode, paused: bool) -> Place {
+    /// The machine that a node is, as far as the node tells.
+    pub(super) fn machine_of(&self, node: &str) -> String {
+        let node = NodeName::new(node).ok();
+        let facts = node.and_then(|node| self.context.nodes.get(&node));
+        facts.map_or_else(String::new, |facts| facts.machine().to_owned())
+    }
+
+    /// Whether a signal of another object may be out for the node, or for its machine.
+    fn is_signalled(&self, object: &RebootNode) -> bool {
+        let node = object.spec.node_name.as_str();
+        let machine = self.machine_of(node);
+        let intents = self.intents();
+        let mut others = intents.values().filter(|i| i.uid != object.metadata.uid);
+        others.any(|other| other.is_of(node, &machine))
+    }
+
+    fn place(&self, object: &RebootNode, paused: bool, draining: bool) -> Place {
         let config = &self.context.config;
         let own_node = config.kubernetes.node_name.as_ref();
         let own_node = own_node.map_or("", |node| node.as_str());
@@ -416,6 +452,7 @@ impl Module {
             node,
             own_node,
             paused,
+            draining,
             // Its own is there where its boot changed before the call, and it is stored anew.
             under_way: intents
                 .values()
@@ -454,6 +491,7 @@ impl Module {
                 boot_before: orphan.boot(),
                 at: orphan.at,
                 fresh: false,
+                manual: orphan.manual,
             };
             let runs = decided::runs_without_object(&intent, shown.as_ref(), &self.policy, now);
             if never_sent || !runs {

@@ -264,13 +264,24 @@ impl Module {
             let begun = order.status.start_time.is_some();
             begun && !order.is_over() && !is_own(&order.metadata.name)
         });
+        if begun {
+            return true;
+        }
+        let Ok(intents) = janitor::intents(&self.context.store) else {
+            self.wake_in(name, FIRST_PAUSE);
+            return true;
+        };
         let now = Timestamp::now();
-        begun
-            || janitor::intents(&self.context.store).is_ok_and(|intents| {
-                let of_node = intents.iter().filter(|i| i.node == name.as_str());
-                let mut left = of_node.filter(|i| now < i.deadline && !is_own(&i.object));
-                left.next().is_some()
-            })
+        // An object that says to be over proves nothing: its janitor forgets the intent then.
+        let machine = incident.machine.as_str();
+        let of_node = intents.iter().filter(|i| i.is_of(name.as_str(), machine));
+        let left = of_node.filter(|i| now < i.deadline && !is_own(&i.object));
+        let until = left.map(|intent| intent.deadline).max();
+        if let Some(until) = until {
+            // Nothing else may happen until then.
+            self.workers.wake_at(name, until);
+        }
+        until.is_some()
     }
 
     /// What is known of the machine, with the boot that the node's status shows noted: but not
@@ -642,7 +653,11 @@ pub(super) fn mark_origin(
 fn may_end(incident: &Incident, faults: &[FaultFacts]) -> bool {
     let is_open = |id: &FaultId| faults.iter().any(|fault| fault.id == *id);
     let mut open = incident.open_faults();
-    incident.quarantine == QuarantineStatus::Quarantined && !open.any(|f| is_open(&f.id))
+    let out = matches!(
+        incident.quarantine,
+        QuarantineStatus::Applying | QuarantineStatus::Quarantined
+    );
+    out && !open.any(|f| is_open(&f.id))
 }
 
 /// What keeps the node from being given back.

@@ -141,6 +141,7 @@ mod tests {
             boot_before: BootId::new("b1"),
             requested_at: at(minutes),
             deadline: at(minutes + 35),
+            not_begun_before: 0,
             effect: Effect::Pending,
         }
     }

@@ -9,11 +9,14 @@ use health_event::{BootId, Boots, FaultId, RecommendedAction};
 use jiff::Timestamp;
 use k8s_api::names;
 use k8s_api::reboot_node::{
-    self, MANUAL_MODE, NO_REBOOT_OBSERVED, NODE_READY, RECALLED, RebootNode, SIGNAL_SENT, TIMEOUT,
+    self, NO_REBOOT_OBSERVED, NODE_EXCLUDED, NODE_NOT_FOUND, NODE_READY, RECALLED, RebootNode,
+    SIGNAL_SENT, TIMEOUT,
 };
 
 use crate::nodes::{ConditionStatus, NodeFacts};
 
+/// Ends of an object that was not begun, where it has no start.
+const UNBEGUN: [&str; 4] = [TIMEOUT, RECALLED, NODE_EXCLUDED, NODE_NOT_FOUND];
 /// Longest text that is kept of an object's or the API server's words, in bytes.
 const WORDS: usize = 512;
 
@@ -95,7 +98,7 @@ pub(super) fn object(
     }
     if !object.is_over() {
         let since = object.status.start_time.or(intended_at);
-        return if since.is_none() && !may_be_sent(object) {
+        return if since.is_none() && !object.may_have_begun() {
             Object::Queued
         } else {
             Object::Running { since }
@@ -108,10 +111,11 @@ pub(super) fn object(
     if is(NODE_READY, "True").is_some() {
         return Object::Done;
     }
-    let why = is(NODE_READY, "False").or_else(|| is(SIGNAL_SENT, "False"));
-    if why.is_some_and(|why| why.reason == NO_REBOOT_OBSERVED) {
+    let not_ready = is(NODE_READY, "False");
+    if not_ready.is_some_and(|why| why.reason == NO_REBOOT_OBSERVED) {
         return Object::NoReboot;
     }
+    let why = is(SIGNAL_SENT, "False").or(not_ready);
     let said = match why {
         Some(why) => words(&format!("{}: {}", why.reason, why.message)),
         None => "it is at its end, and no condition says why".to_owned(),
@@ -123,11 +127,18 @@ pub(super) fn object(
     }
 }
 
-/// Whether an object ended in the queue, for no reason of its node: it is no attempt on the machine.
+/// Whether an object ended without anything having been sent: it is no attempt on the machine. Ours says so
+/// by an end without a start, or by both conditions where the provider refused; the reference's sets a start
+/// before anything else, and leaves [`NODE_READY`] Unknown.
 pub(super) fn is_over_unsent(object: &RebootNode) -> bool {
     let ready = object.condition(NODE_READY);
-    let queued = ready.is_some_and(|ready| [TIMEOUT, RECALLED].contains(&&*ready.reason));
-    queued && object.is_over() && object.status.start_time.is_none() && !may_be_sent(object)
+    let ended = |reasons: &[&str]| {
+        let ready = ready.filter(|ready| ready.status == "False");
+        ready.is_some_and(|ready| reasons.contains(&&*ready.reason))
+    };
+    let signal = object.condition(SIGNAL_SENT);
+    let refused = signal.is_some_and(|signal| signal.status == "False") && ended(&["Failed"]);
+    object.is_over() && (refused || (ended(&UNBEGUN) && !object.may_have_begun()))
 }
 
 /// Another object has the name.
@@ -141,16 +152,6 @@ pub(super) fn taken(object: &RebootNode) -> String {
     words(&format!(
         "{kind} {name} is there already, and is {owner}; delete it"
     ))
-}
-
-/// Whether something may have been sent for the object.
-pub(super) fn may_be_sent(object: &RebootNode) -> bool {
-    let sent = object.condition(SIGNAL_SENT);
-    let manual = object.condition(MANUAL_MODE);
-    object.status.start_time.is_some()
-        || sent.is_some_and(|sent| sent.status != "Unknown")
-        // A person may have acted and not said so yet.
-        || manual.is_some_and(|manual| manual.status == "True")
 }
 
 /// What an object that we made tells of its attempt.
@@ -175,6 +176,8 @@ pub(super) fn found(object: &RebootNode) -> Option<Found> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_api::reboot_node::MANUAL_MODE;
+
     use super::*;
 
     fn id(text: &str) -> IncidentId {
@@ -270,7 +273,7 @@ mod tests {
             (condition(MANUAL_MODE, "False"), false),
             (r#"{"startTime":"2026-01-02T03:04:06Z"}"#.to_owned(), true),
         ] {
-            assert_eq!(may_be_sent(&reboot(&status)), sent, "{status}");
+            assert_eq!(reboot(&status).may_have_begun(), sent, "{status}");
         }
     }
 

@@ -122,8 +122,16 @@ impl Module {
         }
         match self.read(&attempt.object).await {
             Ok(Some(object)) => self.told_by(&object, incident),
-            Ok(None) => Ok(Object::Absent),
-            // Its deadline holds although nobody can read it.
+            Ok(None) => {
+                let called_off = look.is_some() && self.is_called_off(incident, attempt)?;
+                let gone = if called_off {
+                    Object::CalledOff
+                } else {
+                    Object::Absent
+                };
+                Ok(gone)
+            }
+            // The longest that it may take holds although nobody can read it.
             Err(error) if attempt.deadline <= Timestamp::now() => {
                 let metrics = &self.context.metrics;
                 said::failed(metrics, &incident.node, error.code(), &error.to_string());
@@ -132,6 +140,16 @@ impl Module {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether an object that was there was deleted before our janitor sent anything for it.
+    fn is_called_off(&self, incident: &Incident, attempt: &Attempt) -> Result<bool, TurnError> {
+        let was_there = is_at(incident, &RepairStatus::Running);
+        if !was_there || !self.context.config.janitor.enabled {
+            return Ok(false);
+        }
+        let intents = janitor::intents(&self.context.store)?;
+        Ok(!intents.iter().any(|intent| intent.object == attempt.object))
     }
 
     fn told_by(&self, object: &RebootNode, incident: &Incident) -> Result<Object, TurnError> {

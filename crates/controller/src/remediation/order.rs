@@ -128,6 +128,8 @@ impl Module {
             Err(error) => self.refused(name, error)?,
         };
         let again = !matches!(fate, Fate::NotYet(_));
+        let refused = (!again).then_some("order_refused");
+        self.context.stages.set_repair_blocked(name, refused);
         let object = attempt.object.clone();
         self.tried().insert(name.clone(), Tried { object, fate });
         Ok(if again { Next::Again } else { Next::Done })
@@ -279,11 +281,11 @@ impl Module {
             }
             // The incident's end was stored before: janitor looks for it between its intent and the
             // call, so that one of us sees the other.
-            let may_be_sent = facts::may_be_sent(&object) || self.is_intended(&object)?;
+            let may_be_sent = object.may_have_begun() || self.is_intended(&object)?;
             if is_recalled(&incident, name, false, may_be_sent) {
-                if self.delete(node, &object).await? {
-                    self.take_back(&incident, name).await?;
-                }
+                // Before: one that was begun meanwhile stays, and is counted by its object.
+                self.take_back(&incident, name).await?;
+                self.delete(node, &object).await?;
             } else if may_be_sent {
                 self.tell_left(node, name);
             }
@@ -307,11 +309,16 @@ impl Module {
         Ok(intent.is_some())
     }
 
-    /// Whether a signal that was sent to the node may still have its effect, also if its object is gone.
-    pub(super) fn is_signal_pending(&self, node: &NodeName) -> Result<bool, TurnError> {
+    /// Whether a signal that was sent to the node or its machine may still have its effect, also if its object is gone.
+    pub(super) fn is_signal_pending(
+        &self,
+        node: &NodeName,
+        machine: &str,
+    ) -> Result<bool, TurnError> {
         let now = Timestamp::now();
         let intents = janitor::intents(&self.context.store)?;
-        let of_node = |intent: &StoredIntent| intent.node == node.as_str() && intent.deadline > now;
+        let of_node =
+            |intent: &StoredIntent| intent.is_of(node.as_str(), machine) && intent.deadline > now;
         Ok(intents.iter().any(of_node))
     }
 
@@ -325,11 +332,10 @@ impl Module {
         Ok(incident.filter(|incident| facts::is_ordered_by(object, incident)))
     }
 
-    /// Answers whether it was deleted as it was seen.
-    async fn delete(&self, node: &NodeName, object: &RebootNode) -> Result<bool, TurnError> {
+    async fn delete(&self, node: &NodeName, object: &RebootNode) -> Result<(), TurnError> {
         let Some(deadline) = self.leadership.write_deadline(WRITE_TIMEOUT) else {
             self.wake_soon(node);
-            return Ok(false);
+            return Ok(());
         };
         let metadata = &object.metadata;
         let body = json!({ "preconditions": {
@@ -345,11 +351,11 @@ impl Module {
         match self.context.kube.call(&call, deadline).await {
             Ok(_) => {
                 said::recalled(&self.context.metrics, node, &metadata.name);
-                Ok(true)
+                Ok(())
             }
             // It is gone; or it was changed since it was read: something may have been sent, and its
             // change wakes.
-            Err(CallError::NotFound { .. } | CallError::Changed { .. }) => Ok(false),
+            Err(CallError::NotFound { .. } | CallError::Changed { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

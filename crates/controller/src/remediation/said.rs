@@ -157,6 +157,12 @@ fn operator(why: &OperatorReason) -> String {
                 rung.as_str()
             )
         }
+        OperatorReason::CalledOff => {
+            "a person is needed: the order was deleted before anything was sent".to_owned()
+        }
+        OperatorReason::NotBegun => {
+            "a person is needed: nobody began the orders, and nothing was sent".to_owned()
+        }
         OperatorReason::StillOpen => {
             "a person is needed: the node was repaired, and its faults are still open".to_owned()
         }

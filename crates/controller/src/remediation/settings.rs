@@ -18,7 +18,12 @@ pub(super) fn mode(config: &RemediationConfig) -> Mode {
 }
 
 pub(super) fn policy(config: &Config, first_action_until: Option<Timestamp>) -> Policy {
-    let queue_timeout = signed(config.janitor.queue_timeout);
+    // Whether another's janitor lets orders wait nobody knows.
+    let queues = config
+        .janitor
+        .enabled
+        .then_some(config.janitor.queue_timeout);
+    let queue_timeout = signed(queues.unwrap_or_default());
     let config = &config.remediation;
     let executors = config.actions.iter().map(|(name, action)| {
         let executor = Executor {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use decide::remediation::{Decision, Mode, Policy, View, adopted, decide};
 use event_store::{ReadError, Transition, WriteError};
 use health_event::NodeName;
-use health_event::incident::{Incident, RepairStatus};
+use health_event::incident::{Effect, Incident, RepairStatus};
 use jiff::Timestamp;
 use k8s_api::reboot_node::RebootNode;
 use serde_json::json;
@@ -236,7 +236,7 @@ impl Module {
         if self.gate(observed).is_err() {
             return Ok(May::Not("starting", FIRST_PAUSE));
         }
-        if self.is_signal_pending(&incident.node)? {
+        if self.is_signal_pending(&incident.node, &incident.machine)? {
             return Ok(May::Not("other_repair", LOCK_LOOK));
         }
         // Without janitor here, locks are in the namespace of whatever carries repairs out.
@@ -263,6 +263,13 @@ impl Module {
                 let window = self.policy.window;
                 let attempts = observed.attempts.clone();
                 vec![attempts.put(&incident.machine, attempt, window)]
+            }
+            // One that is begun all the same is counted by its object.
+            Some(attempt) if attempt.effect == Effect::NotBegun => {
+                let mut attempts = observed.attempts.clone();
+                let counted = attempts.take_back(&attempt.object);
+                let stored = counted.then(|| attempts.stored(&incident.machine));
+                stored.into_iter().collect()
             }
             Some(_) | None => Vec::new(),
         };

@@ -145,7 +145,8 @@ async fn a_node_that_is_not_there_or_goes_ends_its_objects() {
     order(&cluster, "goes", "j-goes").await;
     rig.until_signals("j-goes", 1).await;
     cluster.delete("j-goes").await;
-    assert_eq!(end(&cluster, "goes").await, failed("NodeNotFound"));
+    // Its signal may still have its effect on the machine, whatever node that is then.
+    assert_eq!(end(&cluster, "goes").await, failed("Timeout"));
     rig.until_free("j-goes").await;
     assert_eq!(rig.provider.signals("j-never"), 0);
 }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::Outcome;
 
 use super::{Rig, condition, end, failed, objects, order, order_with, status, succeeded};
@@ -44,7 +44,8 @@ async fn what_a_closed_incident_ordered_is_recalled() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_references_janitor_runs_nothing_is_done() {
-    let cluster = Cluster::with_nodes(&["j-other", "j-other-begun"]).await;
+    let nodes = ["j-other", "j-other-begun", "j-other-held"];
+    let cluster = Cluster::with_nodes(&nodes).await;
     let api: Api<Deployment> = Api::namespaced(cluster.testbed.admin(), "default");
     let labels = json!({ "app.kubernetes.io/name": "janitor" });
     let deployment = json!({
@@ -77,17 +78,21 @@ async fn while_the_references_janitor_runs_nothing_is_done() {
     let spec = json!({ "nodeName": "j-other-begun" });
     order_with(&cluster, "b", spec, boot).await;
     super::say(&cluster, "b", json!({ "startTime": begun })).await;
+    // It locks another node and is gone before it writes that it has called: nobody knows whether it did.
+    let held = order(&cluster, "h", "j-other-held").await;
+    super::locks::own_lease(&cluster, "j-other-held", &held).await;
     let scaled = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
     api.patch("janitor", &PatchParams::default(), &scaled)
         .await
         .unwrap();
     assert_eq!(end(&cluster, "b").await, succeeded());
     assert_eq!(end(&cluster, "o").await, succeeded());
+    let unknown = |status: &Value| {
+        condition(status, "SignalSent").is_some_and(|(_, reason, _)| reason == "OutcomeUnknown")
+    };
+    super::until(&cluster, "h", "nobody to know", unknown).await;
     let calls = rig.provider.calls();
-    assert!(
-        calls.iter().all(|call| call.node != "j-other-begun"),
-        "{calls:?}"
-    );
+    assert!(calls.iter().all(|call| call.node == "j-other"), "{calls:?}");
 }
 
 /// What the reference's janitor had begun, or ours before its store was lost: it ends by its deadline,

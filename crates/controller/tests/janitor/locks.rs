@@ -1,7 +1,7 @@
 //! The node lock: a Lease named as the node, owned by one object.
 
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde_json::json;
 use testbed::{Behaviour, Outcome, wait_for};
 
@@ -16,6 +16,26 @@ async fn others_lease(cluster: &Cluster, name: &str, node: &str) {
             "name": name,
             "ownerReferences": [{
                 "apiVersion": "v1", "kind": "Node", "name": node, "uid": owner.uid,
+            }],
+        },
+        "spec": {},
+    }))
+    .unwrap();
+    leases(cluster)
+        .create(&PostParams::default(), &lease)
+        .await
+        .unwrap();
+}
+
+/// The node's lock, as an object holds it.
+pub(super) async fn own_lease(cluster: &Cluster, node: &str, object: &DynamicObject) {
+    let lease: Lease = serde_json::from_value(json!({
+        "metadata": {
+            "name": node,
+            "ownerReferences": [{
+                "apiVersion": "janitor.dgxc.nvidia.com/v1alpha1", "kind": "RebootNode",
+                "name": object.metadata.name, "uid": object.metadata.uid,
+                "blockOwnerDeletion": true,
             }],
         },
         "spec": {},
@@ -101,21 +121,7 @@ async fn l11_l15_l22_l23_what_is_over_and_holds_a_lock_gives_it_back() {
         let object = order(&cluster, name, node).await;
         say(&cluster, name, over.clone()).await;
         if name == "over" {
-            let lease: Lease = serde_json::from_value(json!({
-                "metadata": {
-                    "name": node,
-                    "ownerReferences": [{
-                        "apiVersion": "janitor.dgxc.nvidia.com/v1alpha1", "kind": "RebootNode",
-                        "name": name, "uid": object.metadata.uid, "blockOwnerDeletion": true,
-                    }],
-                },
-                "spec": {},
-            }))
-            .unwrap();
-            leases(&cluster)
-                .create(&PostParams::default(), &lease)
-                .await
-                .unwrap();
+            own_lease(&cluster, node, &object).await;
         }
     }
     others_lease(&cluster, "j-free", "j-free").await;

@@ -211,6 +211,9 @@ impl Look<'_> {
     }
 
     fn drained(&self, wanted: bool) -> Decision {
+        let repair = self.view.incident.repair.as_ref();
+        let repaired = repair.is_some_and(|repair| repair.status == RepairStatus::Succeeded);
+        let wanted = wanted && !repaired;
         let may_act = wanted && self.view.policy.mode == Mode::Enforce && !self.view.paused;
         let seen = self.look_over();
         if !may_act || self.view.repair_under_way || seen.counted == 0 {

@@ -36,6 +36,7 @@ pub enum Signal {
 
 /// The object, reduced to what decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct RebootNode {
     /// When it was made.
     pub created_at: Timestamp,
@@ -51,6 +52,9 @@ pub struct RebootNode {
     pub signal: Signal,
     /// Whether condition `ManualMode` stands.
     pub says_manual: bool,
+    /// Whether condition `NodeReady` says how a reboot ended, in one of our words. An end alone proves
+    /// nothing: anyone may write one.
+    pub says_end: bool,
 }
 
 /// The node.
@@ -89,6 +93,8 @@ pub struct Intent {
     pub at: Timestamp,
     /// Whether this process stored it and has not called yet: else the call may have been made.
     pub fresh: bool,
+    /// Whether a person is to send it.
+    pub manual: bool,
 }
 
 /// What the provider answered to the last call.
@@ -122,6 +128,8 @@ pub enum Place {
     OwnNodeLast,
     /// A person paused the node: nothing is started on it.
     Paused,
+    /// Work came to the node since it was empty, and is moved off first.
+    NotEmpty,
 }
 
 /// Everything that one decision about one object looks at.

@@ -27,8 +27,8 @@ pub mod ttl;
 #[cfg(test)]
 mod tests;
 
-use jiff::Timestamp;
-use k8s_api::reboot_node::{NO_REBOOT_OBSERVED, RECALLED, TIMEOUT};
+use jiff::{SignedDuration, Timestamp};
+use k8s_api::reboot_node::{NO_REBOOT_OBSERVED, NODE_EXCLUDED, NODE_NOT_FOUND, RECALLED, TIMEOUT};
 
 use crate::later;
 pub use facts::{
@@ -37,10 +37,17 @@ pub use facts::{
 };
 pub use orphans::runs_without_object;
 
+/// How far another janitor's clock may be ahead of ours.
+const SKEW: SignedDuration = SignedDuration::from_mins(10);
+
 /// What is done next with one object.
 pub fn decide(view: &View<'_>, now: Timestamp) -> Step {
     let object = view.object;
     let look = Look { view, now };
+    if object.completed_at.is_some() && !look.is_settled() {
+        // Its signal may still have its effect, whoever says that it is over.
+        return Step::Wait(Some(look.deadline()));
+    }
     if object.completed_at.is_some() || (object.deleting && !look.may_be_sent()) {
         return match view.lock {
             Lock::Ours => Step::Unlock,
@@ -69,15 +76,16 @@ impl Look<'_> {
         if self.may_be_sent() && self.has_rebooted() {
             return self.succeeded();
         }
-        if *view.node == Node::Missing {
-            return self.ends("NodeNotFound", "the node does not exist any more");
+        // What may be sent is followed to its deadline: the machine may be there, under another object.
+        if *view.node == Node::Missing && !self.may_be_sent() {
+            return self.ends(NODE_NOT_FOUND, "the node does not exist any more");
         }
         let deadline = self.deadline();
         if deadline <= self.now {
             return self.ends(TIMEOUT, self.what_was_late());
         }
         if view.excluded && !self.may_be_sent() {
-            return self.ends("NodeExcluded", "the node is excluded from repairs");
+            return self.ends(NODE_EXCLUDED, "the node is excluded from repairs");
         }
         if view.recalled && !self.may_be_sent() {
             return self.ends(
@@ -86,9 +94,13 @@ impl Look<'_> {
             );
         }
         match (&view.object.signal, view.intent) {
+            // Ours would say so together with its end.
+            (Signal::Failed, Some(intent)) if !intent.fresh && !intent.manual => {
+                Step::Wait(Some(deadline))
+            }
             (Signal::Failed, _) => self.ends("Failed", "the signal could not be sent"),
             (Signal::Sent { request }, _) => self.follow(request, deadline),
-            (Signal::Unknown, Some(_)) if view.policy.manual => self.wait_for_person(deadline),
+            (Signal::Unknown, Some(intent)) if intent.manual => self.wait_for_person(deadline),
             // The call may have been made: only the node can tell.
             (Signal::Unknown, Some(intent)) if !intent.fresh => Step::Wait(Some(deadline)),
             // The machine has booted since: in the stored boot nothing would prove this signal.
@@ -224,10 +236,18 @@ impl Look<'_> {
     }
 
     fn may_be_sent(&self) -> bool {
-        let manual = self.view.policy.manual;
-        let called = |intent: &Intent| manual || !intent.fresh;
+        let called = |intent: &Intent| intent.manual || !intent.fresh;
         self.view.intent.is_some_and(called)
             || matches!(self.view.object.signal, Signal::Sent { .. })
+    }
+
+    /// Whether nothing that was sent for it may still have its effect.
+    fn is_settled(&self) -> bool {
+        let Some(intent) = self.view.intent.filter(|_| self.may_be_sent()) else {
+            return true;
+        };
+        let over = deadline_of(intent.at, self.view.policy) <= self.now;
+        self.view.object.says_end || self.runs_in_another_boot(intent) || over
     }
 
     fn sent_at(&self) -> Timestamp {
@@ -238,8 +258,9 @@ impl Look<'_> {
 
     fn deadline(&self) -> Timestamp {
         let (object, policy) = (self.view.object, self.view.policy);
-        let begun = object.started_at.or_else(|| self.view.intent.map(|i| i.at));
-        match begun {
+        // A start that lies ahead is not one.
+        let started = object.started_at.filter(|at| *at <= later(self.now, SKEW));
+        match self.view.intent.map(|i| i.at).or(started) {
             Some(at) => deadline_of(at, policy),
             None => later(object.created_at, policy.queue_timeout),
         }

@@ -40,6 +40,7 @@ mod tests {
             boot_before: BootId::new("b1"),
             at: at(1),
             fresh: false,
+            manual: false,
         };
         let runs = |shown: Option<&str>, minute| {
             let shown = shown.map(BootId::new);

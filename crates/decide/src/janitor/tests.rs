@@ -52,6 +52,7 @@ impl Case {
                 completed_at: None,
                 signal: Signal::Unknown,
                 says_manual: false,
+                says_end: false,
             },
             node: seen("b1", true),
             lock: Lock::NotKnown,
@@ -98,6 +99,7 @@ impl Case {
                     boot_before: boot.clone(),
                     at: now,
                     fresh: true,
+                    manual: self.policy.manual,
                 });
             }
             Step::Send { .. } => {
@@ -120,6 +122,7 @@ impl Case {
         assert!(object.completed_at.is_none(), "written after its end");
         object.completed_at = change.completed_at;
         object.says_manual |= change.manual;
+        object.says_end |= change.completed_at.is_some();
         if let Some(signal) = &change.signal {
             object.signal = match signal.status {
                 Some(true) => Signal::Sent {
@@ -317,8 +320,14 @@ fn every_state_has_an_end() {
             case.run(at(1), &sent());
         }
         case.node = Node::Missing;
-        case.run(at(2), &sent());
-        assert_eq!(case.end(), (Some(false), "NodeNotFound"));
+        case.run(at(2), &Answer::NotDone);
+        if !before {
+            // The machine may be there under another node object, and reboots still.
+            assert_eq!((case.object.completed_at, case.lock), (None, Lock::Ours));
+            case.run(at(26), &Answer::NotDone);
+        }
+        let why = if before { "NodeNotFound" } else { "Timeout" };
+        assert_eq!(case.end(), (Some(false), why));
         assert_ne!(case.lock, Lock::Ours);
     }
 }
@@ -331,6 +340,46 @@ fn what_another_janitor_has_begun_is_followed_and_never_sent() {
     case.run(at(26), &sent());
     assert_eq!(case.end(), (Some(false), "Timeout"));
     assert_eq!(case.sent, 0);
+}
+
+#[test]
+fn what_others_write_into_the_status_ends_no_signal() {
+    let ways: [fn(&mut Case); 3] = [
+        |case| case.object.completed_at = Some(at(2)),
+        |case| case.object.signal = Signal::Failed,
+        |case| case.object.started_at = Some(at(-100_000)),
+    ];
+    for way in ways {
+        let mut case = Case::new();
+        case.run(at(1), &sent());
+        way(&mut case);
+        case.run(at(2), &Answer::NotDone);
+        assert_eq!(case.lock, Lock::Ours);
+        assert!(case.intent.is_some());
+        case.node = seen("b2", true);
+        case.run(at(3), &Answer::Done);
+        assert!(case.intent.is_none() && case.lock != Lock::Ours);
+        assert_eq!(case.sent, 1);
+    }
+    let mut case = Case::new();
+    case.run(at(1), &sent());
+    case.object.completed_at = Some(at(2));
+    assert_eq!(case.decide(at(3)), Step::Wait(Some(at(26))));
+    assert_eq!(case.decide(at(26)), Step::Unlock);
+    // A start that lies years ahead is no reason to wait for it.
+    let mut case = Case::new();
+    case.object.started_at = Some(at(10_000_000));
+    assert_eq!(case.decide(at(1)), Step::Wait(Some(at(360))));
+}
+
+#[test]
+fn what_was_sent_before_the_manual_mode_is_not_asked_for_again() {
+    let mut case = Case::new();
+    case.run(at(1), &Answer::Lost("away".to_owned()));
+    case.restart();
+    case.policy.manual = true;
+    assert_eq!(case.run(at(2), &sent()), [""; 0]);
+    assert!(!case.object.says_manual);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use health_event::incident::{HeldFault, Hold, Incident, IncidentFault};
+use health_event::incident::{
+    HeldFault, Hold, Incident, IncidentFault, Validation, ValidationStatus,
+};
 use health_event::{BootId, Boots};
 use jiff::Timestamp;
 use k8s_api::names::label_value;
@@ -218,16 +220,26 @@ pub(super) fn refresh(
                 known.forced_by = known.forced_by.take().or(fresh.forced_by);
             }
             Some(known) => {
+                validate_anew(incident.validation.as_mut(), fresh.joined_at);
                 *known = fresh;
                 changed = true;
             }
             None => {
+                validate_anew(incident.validation.as_mut(), fresh.joined_at);
                 incident.faults.push(fresh);
                 changed = true;
-                // What was found before this fault says nothing of it.
-                incident.validation = None;
             }
         }
     }
     changed
+}
+
+/// What was found before a fault says nothing of it: the node is validated anew, if it is at all.
+fn validate_anew(validation: Option<&mut Validation>, now: Timestamp) {
+    if let Some(validation) = validation {
+        *validation = Validation {
+            status: ValidationStatus::Running,
+            since: now,
+        };
+    }
 }

@@ -43,6 +43,7 @@ mod tests {
             boot_before: BootId::new("b1"),
             requested_at: at(1),
             deadline: at(31),
+            not_begun_before: 0,
             effect: Effect::Pending,
         };
         let repair = |status| Repair {

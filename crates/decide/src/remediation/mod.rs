@@ -37,8 +37,9 @@ use health_event::incident::{
     RepairFailure, RepairStatus, Rung,
 };
 use health_event::{BootId, Boots};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
+use objects::DEADLINE;
 use plan::{Booted, Plan, plan};
 
 use crate::later;
@@ -53,6 +54,8 @@ pub enum Object {
     NotKnown,
     /// A direct read said that it is not there.
     Absent,
+    /// The same, and nothing was sent for it: a person took it back.
+    CalledOff,
     /// The API server does not take it: its words.
     Refused(String),
     /// It is there, and whoever carries repairs out has not begun it: nothing was sent.
@@ -150,6 +153,8 @@ pub enum Reason {
     Begun,
     /// Nobody began it, and nothing was sent.
     NotBegun,
+    /// Repairs were switched off before it was begun.
+    Off,
     /// The object is gone.
     ObjectGone,
     /// Another boot, and Ready.
@@ -181,6 +186,7 @@ impl Reason {
             Self::ObjectSeen => "object_seen",
             Self::Begun => "begun",
             Self::NotBegun => "not_begun",
+            Self::Off => "off",
             Self::ObjectGone => "object_gone",
             Self::OtherBoot => "other_boot",
             Self::ObjectDone => "object_done",
@@ -239,7 +245,7 @@ impl Look<'_> {
         let node = self.view.node?;
         let repaired_at = repair.and_then(|r| match r.attempt.as_ref()?.effect {
             Effect::Seen { at } => Some(at),
-            Effect::Pending | Effect::NotSeen | Effect::Failed => None,
+            Effect::Pending | Effect::NotSeen | Effect::NotBegun | Effect::Failed => None,
         });
         Some(Booted {
             boots: self.view.boots,
@@ -264,6 +270,25 @@ impl Look<'_> {
             return Decision::default();
         };
         match plan {
+            // A person's word holds for the incident.
+            Plan::Order { .. }
+                if status == Some(&RepairStatus::NeedsOperator(OperatorReason::CalledOff)) =>
+            {
+                Decision::default()
+            }
+            Plan::Order { .. } if self.never_begun(repair).is_some() => {
+                let to = RepairStatus::NeedsOperator(OperatorReason::NotBegun);
+                let again = self.never_begun(repair);
+                if status == Some(&to) {
+                    return Decision {
+                        wake_at: again,
+                        ..Decision::default()
+                    };
+                }
+                let mut decision = self.move_to(to, Reason::NothingLeft);
+                decision.wake_at = again;
+                decision
+            }
             Plan::Order { rung, action } => {
                 let planned = RepairStatus::Planned { rung };
                 if status == Some(&planned) {
@@ -305,6 +330,17 @@ impl Look<'_> {
         }
     }
 
+    /// Until when nothing is ordered because the last orders were begun by nobody: as many in a row as a
+    /// rung has attempts, and as long as attempts count.
+    fn never_begun(&self, repair: Option<&Repair>) -> Option<Timestamp> {
+        let policy = self.view.policy;
+        let last = repair.and_then(|repair| repair.attempt.as_ref())?;
+        let in_a_row = usize::try_from(last.not_begun_before).map_or(usize::MAX, |n| n + 1);
+        let until = later(last.requested_at, policy.window);
+        let none = last.effect == Effect::NotBegun && in_a_row >= policy.max_attempts;
+        (none && self.now < until).then_some(until)
+    }
+
     /// The plan stands. It is ordered as soon as nothing keeps it.
     fn order(&self, repair: Option<&Repair>, rung: Rung, action: &str) -> Decision {
         let blocked = self.keeps_planned();
@@ -330,6 +366,9 @@ impl Look<'_> {
             boot_before: node.boot.clone(),
             requested_at: self.now,
             deadline: later(self.now, executor.deadline),
+            not_begun_before: last
+                .filter(|last| last.effect == Effect::NotBegun)
+                .map_or(0, |last| last.not_begun_before.saturating_add(1)),
             effect: Effect::Pending,
         };
         let mut decision = self.move_to(RepairStatus::Requested, Reason::NodeEmpty);
@@ -391,10 +430,16 @@ impl Look<'_> {
                 let why = RepairFailure::Refused(why.clone());
                 self.move_to(RepairStatus::Failed(why), Reason::ObjectRefused)
             }
-            Object::NotKnown | Object::Absent if attempt.deadline <= self.now => self.too_late(),
+            Object::NotKnown | Object::Absent | Object::CalledOff
+                if attempt.deadline <= self.now =>
+            {
+                self.too_late()
+            }
             // It was carried out already, and its object deleted: it is not done twice.
-            Object::NotKnown | Object::Absent if self.booted_since(attempt) => self.until(attempt),
-            Object::NotKnown | Object::Absent => Decision {
+            Object::NotKnown | Object::Absent | Object::CalledOff if self.booted_since(attempt) => {
+                self.until(attempt)
+            }
+            Object::NotKnown | Object::Absent | Object::CalledOff => Decision {
                 order: Some(attempt.clone()),
                 wake_at: Some(attempt.deadline),
                 ..Decision::default()
@@ -417,10 +462,17 @@ impl Look<'_> {
                 self.move_to(RepairStatus::Failed(why), Reason::ObjectFailed)
             }
             Object::NotBegun(why) => self.not_begun(why),
+            Object::CalledOff => {
+                let to = RepairStatus::NeedsOperator(OperatorReason::CalledOff);
+                self.move_to(to, Reason::ObjectGone)
+            }
             Object::Absent | Object::Refused(_) => {
                 let mut decision = self.move_to(RepairStatus::Unknown, Reason::ObjectGone);
                 decision.wake_at = Some(self.now);
                 decision
+            }
+            Object::Queued if self.view.policy.mode == Mode::Off => {
+                self.move_to(RepairStatus::Cancelled, Reason::Off)
             }
             Object::Queued => self.queued(attempt),
             // It may wait in a queue.
@@ -434,9 +486,7 @@ impl Look<'_> {
 
     /// Its time counts from when it is begun. Whoever carries repairs out gives up first.
     fn queued(&self, attempt: &Attempt) -> Decision {
-        let span = attempt.deadline.duration_since(attempt.requested_at);
-        let given_up = later(attempt.requested_at, self.view.policy.queue_timeout);
-        let until = later(given_up, span);
+        let until = self.queued_until(attempt);
         if until <= self.now {
             return self.not_begun("nobody began it");
         }
@@ -454,8 +504,7 @@ impl Look<'_> {
 
     /// At its deadline: one that waited in a queue has its whole time from when it was begun.
     fn begun(&self, attempt: &Attempt, since: Timestamp) -> Decision {
-        let span = attempt.deadline.duration_since(attempt.requested_at);
-        let deadline = later(since, span);
+        let deadline = later(since, self.span_of(attempt));
         if deadline <= self.now {
             return self.too_late();
         }
@@ -465,10 +514,40 @@ impl Look<'_> {
             ..
         }) = decision.incident.as_mut().and_then(|i| i.repair.as_mut())
         {
-            (attempt.requested_at, attempt.deadline) = (since, deadline);
+            attempt.deadline = deadline;
         }
         decision.wake_at = Some(deadline);
         decision
+    }
+
+    /// How long an attempt has from when it is begun.
+    fn span_of(&self, attempt: &Attempt) -> SignedDuration {
+        let executor = self.view.policy.executors.get(&attempt.action);
+        executor.map_or(DEADLINE, |executor| executor.deadline)
+    }
+
+    fn queued_until(&self, attempt: &Attempt) -> Timestamp {
+        let given_up = later(attempt.requested_at, self.view.policy.queue_timeout);
+        later(given_up, self.span_of(attempt))
+    }
+
+    /// Whether nothing more is waited for.
+    fn is_late(&self, attempt: &Attempt) -> bool {
+        let until = match self.view.object {
+            Object::Running { since: Some(since) } => {
+                later(*since, self.span_of(attempt)).max(attempt.deadline)
+            }
+            Object::Queued | Object::NotKnown => self.queued_until(attempt),
+            Object::Running { since: None }
+            | Object::Absent
+            | Object::CalledOff
+            | Object::Refused(_)
+            | Object::NotBegun(_)
+            | Object::Done
+            | Object::NoReboot
+            | Object::Failed(_) => attempt.deadline,
+        };
+        until <= self.now
     }
 
     fn unknown(&self, attempt: &Attempt) -> Decision {
@@ -508,14 +587,15 @@ impl Look<'_> {
             Object::Done
             | Object::NoReboot
             | Object::Absent
+            | Object::CalledOff
             | Object::NotBegun(_)
             | Object::Failed(_) => true,
             Object::NotKnown | Object::Refused(_) | Object::Queued | Object::Running { .. } => {
                 false
             }
         };
-        let late = attempt.deadline <= self.now;
-        (proves && (over || late)).then(|| self.move_to(RepairStatus::Succeeded, Reason::OtherBoot))
+        (proves && (over || self.is_late(attempt)))
+            .then(|| self.move_to(RepairStatus::Succeeded, Reason::OtherBoot))
     }
 
     fn done(&self, attempt: &Attempt) -> Decision {
@@ -572,6 +652,12 @@ impl Look<'_> {
         let effect = match &to {
             RepairStatus::Succeeded => Some(Effect::Seen { at: self.now }),
             RepairStatus::Failed(RepairFailure::NoRebootObserved) => Some(Effect::NotSeen),
+            RepairStatus::Failed(RepairFailure::NotBegun(_))
+            | RepairStatus::NeedsOperator(OperatorReason::CalledOff) => Some(Effect::NotBegun),
+            // Its object was never there.
+            RepairStatus::Failed(_) if from == Some(RepairStatus::Requested) => {
+                Some(Effect::NotBegun)
+            }
             RepairStatus::Failed(_) => Some(Effect::Failed),
             RepairStatus::Planned { .. }
             | RepairStatus::Requested

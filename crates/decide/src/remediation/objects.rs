@@ -76,7 +76,7 @@ pub struct Found {
 }
 
 /// An attempt whose action is not configured any more has this long.
-const DEADLINE: SignedDuration = SignedDuration::from_mins(35);
+pub(super) const DEADLINE: SignedDuration = SignedDuration::from_mins(35);
 
 /// The repair of an incident that was rebuilt after the store was lost, as its last object tells. What
 /// became of it is decided next.
@@ -108,6 +108,7 @@ pub fn adopted(
             boot_before: last.boot_before.clone(),
             requested_at: last.made_at,
             deadline: later(last.made_at, deadline),
+            not_begun_before: 0,
             effect: Effect::Pending,
         }),
     });

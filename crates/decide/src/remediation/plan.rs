@@ -32,7 +32,7 @@ pub struct Policy {
     /// Default 10 min.
     pub settle_timeout: SignedDuration,
     /// How long whoever carries repairs out lets an order wait before it gives it up (janitor's
-    /// `queue_timeout`). Default 6 h.
+    /// `queue_timeout`); zero where it is not known to queue. Default 6 h.
     pub queue_timeout: SignedDuration,
     /// How far the module may act.
     pub mode: Mode,

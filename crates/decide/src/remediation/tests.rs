@@ -466,6 +466,21 @@ fn an_order_that_nobody_begins_fails_and_the_next_one_asks_for_no_force() {
     assert_eq!(ended.settle(at(361)), ["Failed", "Planned", "Requested"]);
     let next = ended.ordered.last().unwrap();
     assert_eq!((next.number, next.force), (2, false));
+    // Twice in a row: a person is called, and a day after the last order it is tried again.
+    ended.past.clear();
+    ended.object = Object::NotBegun("Timeout: too late".to_owned());
+    assert_eq!(
+        ended.settle(at(800)),
+        ["Running", "Failed", "NeedsOperator"]
+    );
+    let reason = RepairStatus::NeedsOperator(OperatorReason::NotBegun);
+    assert_eq!(ended.status(), &reason);
+    let day = at(361 + 24 * 60);
+    assert_eq!(ended.decide(at(900)).wake_at, Some(day));
+    assert_eq!(ended.clone().settle(day), ["Planned", "Requested"]);
+    let mut well = ended.clone();
+    well.faults.clear();
+    assert_eq!(well.settle(at(900)), ["Cancelled"]);
     for object in [Object::Queued, Object::NotKnown] {
         let mut case = case.clone();
         case.object = object;
@@ -473,6 +488,10 @@ fn an_order_that_nobody_begins_fails_and_the_next_one_asks_for_no_force() {
         let failed = case.step(at(391)).transition.unwrap();
         assert_eq!(failed.reason, Reason::NotBegun);
     }
+    // Switched off, it is called off: nothing was sent.
+    let mut off = case.clone();
+    (off.object, off.policy.mode) = (Object::Queued, Mode::Off);
+    assert_eq!(off.settle(at(3)), ["Cancelled"]);
     // Whoever rebooted it: it is seen, and the order needless.
     case.reboot("b2");
     case.object = Object::NotBegun("Recalled: it has booted".to_owned());

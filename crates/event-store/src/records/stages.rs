@@ -57,6 +57,8 @@ enum RepairStatusRecord {
     NeedsOperatorUnsupported(String),
     NeedsOperatorExhausted(String),
     NeedsOperatorStillOpen,
+    NeedsOperatorNotBegun,
+    NeedsOperatorCalledOff,
     Cancelled,
 }
 
@@ -70,6 +72,8 @@ struct AttemptRecord {
     boot_before: String,
     requested_at: Timestamp,
     deadline: Timestamp,
+    #[serde(default)]
+    not_begun_before: u32,
     effect: EffectRecord,
 }
 
@@ -78,6 +82,7 @@ enum EffectRecord {
     Pending,
     Seen(Timestamp),
     NotSeen,
+    NotBegun,
     Failed,
 }
 
@@ -202,6 +207,10 @@ impl From<&Repair> for RepairRecord {
             RepairStatus::NeedsOperator(OperatorReason::StillOpen) => {
                 Record::NeedsOperatorStillOpen
             }
+            RepairStatus::NeedsOperator(OperatorReason::NotBegun) => Record::NeedsOperatorNotBegun,
+            RepairStatus::NeedsOperator(OperatorReason::CalledOff) => {
+                Record::NeedsOperatorCalledOff
+            }
             RepairStatus::Cancelled => Record::Cancelled,
         };
         Self {
@@ -216,10 +225,12 @@ impl From<&Repair> for RepairRecord {
                 boot_before: attempt.boot_before.as_str().to_owned(),
                 requested_at: attempt.requested_at,
                 deadline: attempt.deadline,
+                not_begun_before: attempt.not_begun_before,
                 effect: match attempt.effect {
                     Effect::Pending => EffectRecord::Pending,
                     Effect::Seen { at } => EffectRecord::Seen(at),
                     Effect::NotSeen => EffectRecord::NotSeen,
+                    Effect::NotBegun => EffectRecord::NotBegun,
                     Effect::Failed => EffectRecord::Failed,
                 },
             }),
@@ -253,6 +264,10 @@ impl TryFrom<RepairRecord> for Repair {
             Record::NeedsOperatorStillOpen => {
                 RepairStatus::NeedsOperator(OperatorReason::StillOpen)
             }
+            Record::NeedsOperatorNotBegun => RepairStatus::NeedsOperator(OperatorReason::NotBegun),
+            Record::NeedsOperatorCalledOff => {
+                RepairStatus::NeedsOperator(OperatorReason::CalledOff)
+            }
             Record::Cancelled => RepairStatus::Cancelled,
         };
         let attempt = record.attempt.map(|attempt| {
@@ -265,10 +280,12 @@ impl TryFrom<RepairRecord> for Repair {
                 boot_before: BootId::new(&attempt.boot_before),
                 requested_at: attempt.requested_at,
                 deadline: attempt.deadline,
+                not_begun_before: attempt.not_begun_before,
                 effect: match attempt.effect {
                     EffectRecord::Pending => Effect::Pending,
                     EffectRecord::Seen(at) => Effect::Seen { at },
                     EffectRecord::NotSeen => Effect::NotSeen,
+                    EffectRecord::NotBegun => Effect::NotBegun,
                     EffectRecord::Failed => Effect::Failed,
                 },
             })

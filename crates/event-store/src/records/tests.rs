@@ -168,12 +168,15 @@ fn repairs_survive_in_every_state() {
             rung: Rung::HandOver,
         }),
         RepairStatus::NeedsOperator(OperatorReason::StillOpen),
+        RepairStatus::NeedsOperator(OperatorReason::NotBegun),
+        RepairStatus::NeedsOperator(OperatorReason::CalledOff),
         RepairStatus::Cancelled,
     ];
     let effects = [
         Effect::Pending,
         Effect::Seen { at: Timestamp::MAX },
         Effect::NotSeen,
+        Effect::NotBegun,
         Effect::Failed,
     ];
     let attempt = |effect| Attempt {
@@ -185,6 +188,7 @@ fn repairs_survive_in_every_state() {
         boot_before: BootId::new("boot"),
         requested_at: Timestamp::UNIX_EPOCH,
         deadline: Timestamp::MAX,
+        not_begun_before: 3,
         effect,
     };
     let attempts = effects.map(|effect| Some(attempt(effect))).into_iter();

@@ -66,7 +66,7 @@ pub(super) fn turn(setup: &Setup, world: &mut World) -> bool {
         incident: &seen,
         overrides: &BTreeMap::new(),
         ends_processes: true,
-        repair_under_way: repair.is_some_and(|repair| repair.status.is_under_way()),
+        repair_under_way: repair.is_some_and(|repair| world.is_begun(repair)),
         kubelet_silent_since: None,
         paused: paused && !setup.is_wrong(Wrong::DrainIgnoresPause),
         waits_as_own_node: false,

@@ -4,6 +4,7 @@ use decide::janitor::{
     self, Answer, Lock, Node, Place, RebootNode, Signal, StatusChange, Step, View,
 };
 use decide::remediation::has_happened;
+use health_event::incident::DrainStatus;
 
 use super::memory::Call;
 use super::step::Provider;
@@ -44,6 +45,7 @@ fn decide(setup: &Setup, world: &World, reboot: &Reboot) -> Option<Step> {
         boot_before: boot_id(0, intent.boot),
         at: Setup::now(intent.at),
         fresh,
+        manual: false,
     });
     let answer = answer.filter(|_| !again);
     let recalled = is_recalled(setup, world, reboot, intent.as_ref());
@@ -54,13 +56,32 @@ fn decide(setup: &Setup, world: &World, reboot: &Reboot) -> Option<Step> {
         intent: intent.as_ref(),
         answer: answer.as_ref(),
         asked_at: asked_at.map(Setup::now),
-        place: if paused { Place::Paused } else { Place::Free },
+        place: if paused {
+            Place::Paused
+        } else if is_draining(world, reboot) && !setup.is_wrong(Wrong::RebootsOverPods) {
+            Place::NotEmpty
+        } else {
+            Place::Free
+        },
         excluded: false,
         recalled,
         not_before: None,
         policy: &setup.janitor,
     };
     Some(janitor::decide(&view, world.now()))
+}
+
+/// Whether pods are moved off again for whose incident the object was made.
+fn is_draining(world: &World, reboot: &Reboot) -> bool {
+    let open = world.incident.as_deref();
+    let ordered = open.filter(|open| reboot.incident.as_ref() == Some(&open.id));
+    let drain = ordered.and_then(|open| open.drain.as_ref());
+    drain.is_some_and(|drain| {
+        matches!(
+            drain.status,
+            DrainStatus::Draining(_) | DrainStatus::Failed(_)
+        )
+    })
 }
 
 /// As the Lease says at each look, so that an object that was at its end before a crash gives it back
@@ -300,6 +321,7 @@ fn written(body: &RebootNode, change: &StatusChange) -> RebootNode {
         completed_at: body.completed_at.or(change.completed_at),
         signal: signal.unwrap_or_else(|| body.signal.clone()),
         says_manual: body.says_manual || change.manual,
+        says_end: body.says_end || (change.completed_at.is_some() && change.node_ready.is_some()),
         ..body.clone()
     }
 }

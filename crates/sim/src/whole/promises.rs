@@ -62,6 +62,8 @@ pub enum Broken {
     SucceededInSameBoot,
     /// More attempts than the ladder has.
     TooManyAttempts,
+    /// A signal while pods are known to be on the node.
+    SignalOverPods,
 }
 
 impl fmt::Display for Broken {
@@ -276,7 +278,13 @@ fn of_ordered(world: &World, reboot: &Reboot) -> Option<Broken> {
         open.any(|fault| u64::from(fault.opening) == opening && fault.boot == shown)
     };
     let again = incident.open_faults().any(|fault| said(fault.seq));
+    let drain = incident.drain.as_ref().map(|drain| &drain.status);
+    let full = matches!(
+        drain,
+        Some(DrainStatus::Draining(_) | DrainStatus::Failed(_))
+    );
     first([
+        (full, Broken::SignalOverPods),
         (
             !wants(incident, &reboot.name),
             Broken::SignalWithoutIncident,

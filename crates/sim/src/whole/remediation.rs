@@ -4,8 +4,8 @@ use decide::janitor;
 use decide::remediation::{
     self, FaultFacts, Mode, NodeLook, Object, PastAttempt, View, boots_seen, wants,
 };
-use health_event::incident::{Attempt, Incident, RepairStatus};
-use k8s_api::reboot_node::{NO_REBOOT_OBSERVED, RECALLED, TIMEOUT};
+use health_event::incident::{Attempt, Effect, Incident, Repair, RepairStatus};
+use k8s_api::reboot_node::NO_REBOOT_OBSERVED;
 
 use super::{Intent, Reboot, Setup, World, Wrong, promises};
 use crate::world::Kept;
@@ -75,6 +75,16 @@ fn pass(setup: &Setup, world: &mut World) -> bool {
         world.fail(promises::of_remediation(setup, world, &next));
         if let Some(transition) = &decision.transition {
             world.did("remediation", transition.reason.code());
+        }
+        let last = next
+            .repair
+            .as_ref()
+            .and_then(|repair| repair.attempt.as_ref());
+        let unbegun = last.filter(|last| last.effect == Effect::NotBegun);
+        if let Some(object) = unbegun.map(|last| last.object.clone()) {
+            world
+                .past
+                .change(|past| past.retain(|(counted, _)| *counted != object));
         }
         if let Some(attempt) = ordered {
             world.memory.order_refused = None;
@@ -182,9 +192,8 @@ fn take_back(world: &mut World) {
 
 /// Whether it ended in the queue, for no reason of its node.
 fn is_over_unsent(reboot: &Reboot) -> bool {
-    let queued = [TIMEOUT, RECALLED].contains(&reboot.ready.1);
     let body = &reboot.body;
-    queued && body.started_at.is_none() && body.signal == janitor::Signal::Unknown
+    reboot.is_over() && body.started_at.is_none() && body.signal == janitor::Signal::Unknown
 }
 
 /// A repair object of the node that is not at its end and not this incident's present attempt.
@@ -260,6 +269,7 @@ pub(super) fn body(world: &World, force: bool) -> janitor::RebootNode {
         completed_at: None,
         signal: janitor::Signal::Unknown,
         says_manual: false,
+        says_end: false,
     }
 }
 
@@ -276,6 +286,18 @@ impl World {
         let node = self.node.as_ref();
         let here = node.is_none_or(|node| node.facts.uid == incident.node_uid);
         here.then(|| incident.clone())
+    }
+
+    /// Whether a repair may have its effect.
+    pub(super) fn is_begun(&self, repair: &Repair) -> bool {
+        let attempt = repair.attempt.as_ref();
+        let named =
+            |reboot: &&Kept<Reboot>| attempt.is_some_and(|attempt| attempt.object == reboot.name);
+        let begun = match self.reboots.iter().find(named) {
+            Some(reboot) => running(self, reboot) != Object::Queued,
+            None => repair.status != RepairStatus::Requested,
+        };
+        repair.status.is_under_way() && begun
     }
 
     /// Whether nobody waits for an object any more, for which nothing was sent.
@@ -310,6 +332,7 @@ impl World {
                 boot_before: boot_id(0, intent.boot),
                 at: Setup::now(intent.at),
                 fresh: false,
+                manual: false,
             };
             janitor::runs_without_object(&intent, shown, &setup.janitor, self.now())
         })

@@ -33,6 +33,8 @@ pub enum Wrong {
     ReleasesDuringRepair,
     /// A recovery looks at the reboot alone that its incident waits for.
     ReleasesDuringOthersRepair,
+    /// Nobody looks whether pods came while an order waited.
+    RebootsOverPods,
     /// A recovery does not look at the faults.
     ReleasesWithFault,
     /// A recovery does not wait for the agent.

@@ -116,7 +116,7 @@ pub(super) fn repair(context: &Context, node: &NodeName, repair: &Repair) -> typ
     };
     let waits = matches!(
         repair.status,
-        RepairStatus::Planned { .. } | RepairStatus::Running
+        RepairStatus::Planned { .. } | RepairStatus::Requested | RepairStatus::Running
     );
     let blocked = context.stages.repair_blocked(node).filter(|_| waits);
     types::Repair {
@@ -144,6 +144,8 @@ fn needs(why: &OperatorReason) -> (&'static str, String) {
         OperatorReason::Unsupported { action } => ("unsupported", action.clone()),
         OperatorReason::Exhausted { rung } => ("exhausted", rung.as_str().to_owned()),
         OperatorReason::StillOpen => ("still_open", String::new()),
+        OperatorReason::NotBegun => ("not_begun", String::new()),
+        OperatorReason::CalledOff => ("called_off", String::new()),
     }
 }
 
@@ -161,6 +163,7 @@ fn attempt(attempt: &Attempt) -> types::RepairAttempt {
             Effect::Pending => "pending",
             Effect::Seen { .. } => "seen",
             Effect::NotSeen => "not_seen",
+            Effect::NotBegun => "not_begun",
             Effect::Failed => "failed",
         }
         .to_owned(),

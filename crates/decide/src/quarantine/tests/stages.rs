@@ -40,6 +40,7 @@ fn repair(status: RepairStatus, effect: Effect) -> Repair {
             boot_before: BootId::new("boot-1"),
             requested_at: at(2),
             deadline: at(2_000),
+            not_begun_before: 0,
             effect,
         }),
     }

@@ -55,5 +55,9 @@ fn a_validation_that_has_not_passed_keeps_the_node_out() {
 fn what_was_found_before_another_fault_says_nothing_of_it() {
     let mut world = with(Some(ValidationStatus::Passed));
     world.say(event(XID, "GPU 1", ""));
-    assert_eq!(world.incident.as_ref().unwrap().validation, None);
+    let validation = world.incident.as_ref().unwrap().validation.clone();
+    assert_eq!(validation.unwrap().status, ValidationStatus::Running);
+    let mut none = with(None);
+    none.say(event(XID, "GPU 1", ""));
+    assert_eq!(none.incident.as_ref().unwrap().validation, None);
 }

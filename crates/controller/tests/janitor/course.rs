@@ -339,4 +339,15 @@ async fn the_definition_has_the_references_schema() {
             .contains("nodeName cannot be changed after creation"),
         "{error}"
     );
+    // As a person sees it.
+    let request = http::Request::get("/apis/janitor.dgxc.nvidia.com/v1alpha1/rebootnodes/s")
+        .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+        .body(Vec::new())
+        .unwrap();
+    let client = cluster.testbed.admin();
+    let table: serde_json::Value = client.request(request).await.unwrap();
+    let columns = table["columnDefinitions"].as_array().unwrap().iter();
+    let columns: Vec<&str> = columns.map(|c| c["name"].as_str().unwrap()).collect();
+    assert_eq!(columns, ["Name", "Node", "Force", "NodeReady", "Age"]);
+    assert_eq!(table["rows"][0]["cells"][1], "n");
 }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde_json::json;
-use testbed::{Behaviour, Outcome, wait_for};
+use testbed::{Behaviour, Outcome, Rpc, wait_for};
 
 use super::{Rig, end, failed, install, leases, order, say, status, succeeded};
 use crate::harness::{Cluster, SOON};
@@ -246,4 +246,36 @@ async fn l14_an_unlock_that_the_api_server_refuses_is_counted_and_tried_again() 
     allow(&cluster, "j-nounlock").await;
     rig.until_free("j-nounlock").await;
     assert_eq!(end(&cluster, "n").await, succeeded());
+}
+
+/// Neither a Lease that is gone nor an end that somebody wrote proves that a signal has no effect any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_signal_may_be_out_no_other_object_of_its_node_is_begun() {
+    let nodes = ["j-unlocked", "j-ended"];
+    let cluster = Cluster::with_nodes(&nodes).await;
+    let rig = Rig::start(&cluster, "timeout = \"5s\"\nqueue_timeout = \"1m\"").await;
+    rig.behave(Outcome::Fails);
+    for node in nodes {
+        order(&cluster, node, node).await;
+        rig.until_signals(node, 1).await;
+    }
+    let leases = leases(&cluster);
+    let now = DeleteParams::default();
+    leases.delete("j-unlocked", &now).await.unwrap();
+    let end_by_hand = json!({ "completionTime": "2026-01-02T03:04:05Z" });
+    say(&cluster, "j-ended", end_by_hand).await;
+    for node in nodes {
+        order(&cluster, &format!("a-{node}"), node).await;
+    }
+    for node in nodes {
+        rig.until_signals(node, 2).await;
+        let calls = rig.provider.calls().into_iter();
+        let signals = calls.filter(|call| call.rpc == Rpc::Reboot && call.node == node);
+        let at: Vec<_> = signals.map(|call| call.at).collect();
+        let between = at[1].duration_since(at[0]);
+        assert!(
+            between >= jiff::SignedDuration::from_secs(4),
+            "{node}: {between}"
+        );
+    }
 }

@@ -499,6 +499,24 @@ fn an_order_that_nobody_begins_fails_and_the_next_one_asks_for_no_force() {
 }
 
 #[test]
+fn an_order_that_a_person_deletes_unsent_is_not_repeated_in_its_incident() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    case.object = Object::Queued;
+    case.settle(at(2));
+    case.object = Object::CalledOff;
+    assert_eq!(case.settle(at(3)), ["NeedsOperator"]);
+    let called_off = RepairStatus::NeedsOperator(OperatorReason::CalledOff);
+    assert_eq!(case.status(), &called_off);
+    let last = case.incident.repair.as_ref().unwrap().attempt.clone();
+    assert_eq!(last.unwrap().effect, Effect::NotBegun);
+    case.faults.push(fault("RESTART_VM", "b1", 3));
+    assert_eq!(case.settle(at(10_000)), [""; 0]);
+    case.faults.clear();
+    assert_eq!(case.settle(at(10_001)), ["Cancelled"]);
+}
+
+#[test]
 fn a_recovery_recalls_nothing_that_is_under_way() {
     let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
     case.settle(at(1));

@@ -376,7 +376,9 @@ impl Module {
         let lock = match self.locks.of(object, now) {
             Lock::NotKnown if is_taken => Lock::Others,
             // Whoever holds the Lease: a signal of another object is out.
-            Lock::NotKnown | Lock::Ours if intent.is_none() && self.is_signalled(object) => {
+            Lock::NotKnown | Lock::Ours
+                if intent.is_none() && !object.is_over() && self.is_signalled(object) =>
+            {
                 Lock::Others
             }
             lock @ (Lock::NotKnown | Lock::Ours | Lock::Others) => lock,

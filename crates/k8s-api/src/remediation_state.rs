@@ -1,4 +1,4 @@
-//! Value of [`names::REMEDIATION_STATE`]: which object repairs a node, for the reference's tools.
+//! Value of [`crate::names::REMEDIATION_STATE`]: which object repairs a node, for the reference's tools.
 //!
 //! It is rendered from the incident, and not read: the repair objects themselves tell what is under way.
 

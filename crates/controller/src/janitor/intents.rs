@@ -68,14 +68,7 @@ pub fn intents(store: &EventStore) -> Result<Vec<StoredIntent>, IntentsError> {
     let mut found = Vec::new();
     for key in store.state_keys(PREFIX)? {
         // One that went in between was forgotten.
-        let Some(bytes) = store.state_get(&key)? else {
-            continue;
-        };
-        let intent = serde_json::from_slice(&bytes).map_err(|error| IntentsError::Unreadable {
-            why: error.to_string(),
-            key,
-        })?;
-        found.push(intent);
+        found.extend(read(store, key)?);
     }
     Ok(found)
 }
@@ -85,7 +78,14 @@ pub fn intents(store: &EventStore) -> Result<Vec<StoredIntent>, IntentsError> {
 /// # Errors
 /// [`IntentsError`].
 pub fn intent(store: &EventStore, uid: &str) -> Result<Option<StoredIntent>, IntentsError> {
-    let key = format!("{PREFIX}{uid}");
+    read(store, key_of(uid))
+}
+
+fn key_of(uid: &str) -> String {
+    format!("{PREFIX}{uid}")
+}
+
+fn read(store: &EventStore, key: String) -> Result<Option<StoredIntent>, IntentsError> {
     let Some(bytes) = store.state_get(&key)? else {
         return Ok(None);
     };
@@ -104,7 +104,7 @@ impl StoredIntent {
 
     /// Its place in the store.
     pub(super) fn key(&self) -> String {
-        format!("{PREFIX}{}", self.uid)
+        key_of(&self.uid)
     }
 
     /// As it is stored.

@@ -423,6 +423,19 @@ impl Controller {
         .unwrap();
     }
 
+    /// Waits until a counter has come to this or beyond: one that goes on may pass a value unseen.
+    pub(crate) async fn until_counted(&self, counter: &str, least: u64) {
+        wait_for(format!("{counter} to reach {least}"), SOON, || async {
+            let page = self.metrics();
+            let mut lines = page.lines();
+            let value = lines.find_map(|line| line.strip_prefix(counter)?.trim().parse().ok());
+            anyhow::ensure!(value.is_some_and(|value: u64| value >= least), "{page}");
+            Ok(Some(()))
+        })
+        .await
+        .unwrap();
+    }
+
     /// Waits until the node has no open incident, and answers how the last one ended.
     pub(crate) async fn until_closed(&self, node: &str) -> String {
         let name = NodeName::new(node).unwrap();

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, DynamicObject, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::{Behaviour, Outcome, Rpc, wait_for};
 
 use super::{Rig, end, failed, install, leases, order, say, status, succeeded};
@@ -11,13 +11,13 @@ use crate::harness::{Cluster, SOON};
 /// A Lease of this name that another object owns: this node.
 async fn others_lease(cluster: &Cluster, name: &str, node: &str) {
     let owner = cluster.get(node).await.metadata;
+    let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": owner.uid });
+    owned_lease(cluster, name, owner).await;
+}
+
+async fn owned_lease(cluster: &Cluster, name: &str, owner: Value) {
     let lease: Lease = serde_json::from_value(json!({
-        "metadata": {
-            "name": name,
-            "ownerReferences": [{
-                "apiVersion": "v1", "kind": "Node", "name": node, "uid": owner.uid,
-            }],
-        },
+        "metadata": { "name": name, "ownerReferences": [owner] },
         "spec": {},
     }))
     .unwrap();
@@ -29,22 +29,11 @@ async fn others_lease(cluster: &Cluster, name: &str, node: &str) {
 
 /// The node's lock, as an object holds it.
 pub(super) async fn own_lease(cluster: &Cluster, node: &str, object: &DynamicObject) {
-    let lease: Lease = serde_json::from_value(json!({
-        "metadata": {
-            "name": node,
-            "ownerReferences": [{
-                "apiVersion": "janitor.dgxc.nvidia.com/v1alpha1", "kind": "RebootNode",
-                "name": object.metadata.name, "uid": object.metadata.uid,
-                "blockOwnerDeletion": true,
-            }],
-        },
-        "spec": {},
-    }))
-    .unwrap();
-    leases(cluster)
-        .create(&PostParams::default(), &lease)
-        .await
-        .unwrap();
+    let owner = json!({
+        "apiVersion": "janitor.dgxc.nvidia.com/v1alpha1", "kind": "RebootNode",
+        "name": object.metadata.name, "uid": object.metadata.uid, "blockOwnerDeletion": true,
+    });
+    owned_lease(cluster, node, owner).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -227,8 +216,8 @@ async fn l03_l06_a_lock_that_the_api_server_refuses_is_counted_and_tried_again()
     let rig = Rig::start(&cluster, "queue_timeout = \"1m\"").await;
     order(&cluster, "n", "j-nolock").await;
     let failed =
-        r#"warden_janitor_actions_total{action_type="lock",status="failed",node="j-nolock"} 2"#;
-    rig.controller.until_metric(failed).await;
+        r#"warden_janitor_actions_total{action_type="lock",status="failed",node="j-nolock"} "#;
+    rig.controller.until_counted(failed, 2).await;
     assert!(rig.provider.calls().is_empty());
     allow(&cluster, "j-nolock").await;
     assert_eq!(end(&cluster, "n").await, succeeded());
@@ -241,8 +230,8 @@ async fn l14_an_unlock_that_the_api_server_refuses_is_counted_and_tried_again() 
     refuse(&cluster, "j-nounlock", "DELETE").await;
     order(&cluster, "n", "j-nounlock").await;
     let failed =
-        r#"warden_janitor_actions_total{action_type="unlock",status="failed",node="j-nounlock"} 2"#;
-    rig.controller.until_metric(failed).await;
+        r#"warden_janitor_actions_total{action_type="unlock",status="failed",node="j-nounlock"} "#;
+    rig.controller.until_counted(failed, 2).await;
     allow(&cluster, "j-nounlock").await;
     rig.until_free("j-nounlock").await;
     assert_eq!(end(&cluster, "n").await, succeeded());

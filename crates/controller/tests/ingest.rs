@@ -309,7 +309,8 @@ async fn a_callers_deadline_and_unreadable_bytes_get_answers_that_clients_unders
     let cluster = Cluster::with_nodes(&[]).await;
     cluster.testbed.ensure_namespace("warden").await.unwrap();
     // Two events a second once the burst is used up: the next ones wait longer than their callers, but
-    // for the few that came free while the burst was stored.
+    // for the few that came free while the burst was stored. Three, also when the ones before them went
+    // on credit for their 200 ms, are not so many that they are told to come back after two seconds.
     let slow = "sender_rate = 2\nsender_burst = 1000\n";
     let program = Program::start(&cluster.testbed.kubeconfig(), slow, &["--insecure-local"]);
     program.up().await;
@@ -322,12 +323,12 @@ async fn a_callers_deadline_and_unreadable_bytes_get_answers_that_clients_unders
         assert_eq!(burst.code(), Code::Ok, "{burst:?}");
         let mut number = 1_000;
         let status = loop {
-            let four = batch(node, number..number + 4);
-            let status = raw(&program, &four, Some(deadline)).await;
+            let three = batch(node, number..number + 3);
+            let status = raw(&program, &three, Some(deadline)).await;
             if status.code() != Code::Ok {
                 break status;
             }
-            number += 4;
+            number += 3;
             assert!(number < 1_100, "{deadline}: nobody waits");
         };
         assert_eq!(status.code(), Code::Unavailable, "{deadline}: {status:?}");

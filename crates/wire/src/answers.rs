@@ -21,6 +21,10 @@ use crate::validate::{RECEIVE_LIMIT, Refusal};
 pub const RETRY_HINT: &str = "grpc-retry-pushback-ms";
 /// When a caller whose call took too long should come again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// How long before a caller's own deadline it is answered (half of the deadline at most). The
+/// library ends the call at that deadline too, with a code that is not retried: ours must be first,
+/// by more than the millisecond that timers are rounded to.
+const BEFORE: Duration = Duration::from_millis(2);
 
 /// UNAVAILABLE, which existing clients retry, with a hint when to.
 pub fn unavailable(why: &str, after: Duration) -> Status {
@@ -85,9 +89,13 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let own = deadline_of(request.headers());
         let longest = own.map_or(self.longest, |own| own.min(self.longest));
-        let call = self.inner.clone().oneshot(request);
+        let ends = own.map_or(self.longest, |own| {
+            self.longest.min(own - BEFORE.min(own / 2))
+        });
+        // Made here and not once the call is polled: the library's own clock starts right after.
+        let call = tokio::time::timeout(ends, self.inner.clone().oneshot(request));
         Box::pin(async move {
-            let Ok(answer) = tokio::time::timeout(longest, call).await else {
+            let Ok(answer) = call.await else {
                 let why = format!("the call was not done within {longest:?}");
                 return Ok(unavailable(&why, AGAIN).into_http());
             };

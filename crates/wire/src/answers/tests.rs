@@ -84,6 +84,22 @@ async fn a_call_that_takes_too_long_is_unavailable_with_a_hint() {
 }
 
 #[tokio::test]
+async fn the_answer_is_ready_before_the_callers_own_deadline_however_late_the_call_is_looked_at() {
+    for (own, before) in [("40m", Duration::from_millis(2)), ("1000u", Duration::ZERO)] {
+        let call = with_timeout(request(&[]), own);
+        let deadline = deadline_of(call.headers()).unwrap();
+        let mut answer = std::pin::pin!(server().call(call));
+        tokio::time::sleep(deadline - before).await;
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let Poll::Ready(answer) = answer.as_mut().poll(&mut context) else {
+            panic!("{own}: the library's answer would be first");
+        };
+        let got = Status::from_header_map(answer.unwrap().headers()).unwrap();
+        assert_eq!(got.code(), Code::Unavailable, "{own}");
+    }
+}
+
+#[tokio::test]
 async fn waiting_for_a_turn_is_part_of_the_calls_time() {
     let server = server();
     let (first, second) = tokio::join!(

@@ -161,6 +161,7 @@ fn each_blocker_of_a_drain_is_named_with_its_reason_and_its_deadline() {
         blocker("long/c", "completion", "", None),
         blocker("long/d", "completion", "", Some(7_200)),
         blocker("batch/t", "timeout", "", Some(3_200)),
+        blocker("batch/k", "came", "", Some(40)),
         blocker("batch/x", "new_reason", "of a newer controller", None),
         blocker("batch/o", "asked", "", Some(-5)),
     ];
@@ -349,6 +350,39 @@ fn an_order_that_nobody_begins_and_a_reboot_that_is_not_awaited_are_named() {
             None => assert!(!told.contains("validation"), "{told}"),
         }
     }
+}
+
+#[test]
+fn a_reboot_that_may_still_come_is_told_whatever_became_of_its_incident() {
+    let mut released = node(None, None);
+    released.incidents.clear();
+    let object = attempt("Pending").object;
+    released.reboots = vec![
+        api::PendingReboot {
+            object: "by-hand".into(),
+            since: None,
+            until: None,
+        },
+        api::PendingReboot {
+            object: object.clone(),
+            since: Some(ago(60)),
+            until: Some(ago(-1_440)),
+        },
+    ];
+    let says = told(&released, taken_out(), &repairs());
+    assert!(says.contains("RebootNode by-hand waits"), "{says}");
+    assert!(says.contains("may still be rebooted, until"), "{says}");
+    let running = api::Repair {
+        attempt: Some(attempt("Pending")),
+        ..repair("Running", "", "")
+    };
+    let mut own = node(Some(drain("Drained", "")), Some(running));
+    own.reboots = released.reboots;
+    let says = told(&own, taken_out(), &repairs());
+    assert!(
+        !says.contains("may still be rebooted"),
+        "told by the repair: {says}"
+    );
 }
 
 #[test]

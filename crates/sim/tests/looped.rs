@@ -149,6 +149,8 @@ fn transitions() -> Vec<(Taken, Property<Looped>)> {
         "remediation" "order",
         "remediation" "recall",
         "remediation" "object_seen",
+        "remediation" "begun",
+        "remediation" "not_begun",
         "remediation" "object_gone",
         "remediation" "other_boot",
         "remediation" "object_failed",
@@ -182,8 +184,9 @@ fn name_of(taken: Taken) -> &'static str {
 }
 
 /// All transitions that are listed: all but those of a switch of modes (`off`), of another program
-/// (`other_drainer`), of a lost store (`found`) and of executors whose object alone tells
-/// (`object_done`), which are not in this world.
+/// (`other_drainer`), of a lost store (`found`), of executors whose object alone tells (`object_done`), of
+/// taints and marks that are changed by hand (`manual_untaint`, `marks_restored`, `replanned_write`) and of
+/// rules that change (`rules_gone`), which are not in this world.
 pub(crate) fn listed() -> Vec<Taken> {
     transitions().into_iter().map(|(taken, _)| taken).collect()
 }

@@ -47,7 +47,7 @@ const REPAIRED: &[Taken] = &[
     ("quarantine", "recovered"),
 ];
 
-const CONFIGS: [Config; 30] = [
+const CONFIGS: [Config; 31] = [
     Config {
         name: "a fault",
         limits: &[(Break, 1)],
@@ -327,6 +327,28 @@ const CONFIGS: [Config; 30] = [
         states: 7_723,
     },
     Config {
+        name: "an order waits",
+        limits: &[(Break, 1), (Pause, 2), (Tick, 3)],
+        pods: &[],
+        set: |setup| {
+            let tick = setup.janitor.timeout / 2;
+            setup
+                .remediation
+                .executors
+                .values_mut()
+                .for_each(|executor| executor.deadline = tick);
+            setup.janitor.queue_timeout = tick * 2;
+            setup.remediation.queue_timeout = tick * 2;
+        },
+        taken: &[
+            ("remediation", "begun"),
+            ("remediation", "not_begun"),
+            ("janitor", "Timeout"),
+            ("quarantine", "recovered"),
+        ],
+        states: 44_547,
+    },
+    Config {
         name: "without an agent",
         limits: &[(Break, 1), (Heal, 1), (Tick, 3)],
         pods: &[],
@@ -393,6 +415,7 @@ configurations! {
     what_is_left_is_deleted: "what is left at a deadline is deleted",
     dry_run: "both stages in dry run",
     the_machine_reboots_by_itself: "without drain, and the machine reboots by itself",
+    an_order_waits: "an order waits",
     no_agent_runs_there: "without an agent",
     a_lost_intent_runs_out: "an intent that died",
     a_signal_without_object_runs_out: "an object that is gone for good",

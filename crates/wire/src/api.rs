@@ -202,6 +202,20 @@ pub struct Node {
     /// Faults that closed and are remembered (`store.fault_memory`), newest first; at most 20.
     #[serde(default)]
     pub closed: Vec<ClosedFault>,
+    /// Reboots of the node or its machine that may still come, whoever ordered them.
+    #[serde(default)]
+    pub reboots: Vec<PendingReboot>,
+}
+
+/// A reboot that may still come.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PendingReboot {
+    /// Name of its `RebootNode`, which may be gone.
+    pub object: String,
+    /// Since when its signal may be out; none = it was not sent, and waits.
+    pub since: Option<Timestamp>,
+    /// It does not come after this time; none = not known.
+    pub until: Option<Timestamp>,
 }
 
 /// A fault that is over.
@@ -452,7 +466,7 @@ pub struct Drain {
 pub struct Blocker {
     /// `namespace/name`.
     pub pod: String,
-    /// `asked`, `terminating`, `budget`, `failed`, `completion` or `timeout`.
+    /// `asked`, `terminating`, `budget`, `failed`, `completion`, `timeout`, or `came` (during the drain).
     pub why: String,
     /// The API server's words, for `budget` and `failed`; else empty.
     #[serde(default)]

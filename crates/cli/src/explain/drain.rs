@@ -17,9 +17,10 @@ const NAMES: usize = 5;
 /// Pods whose commands are spelled out.
 const ACTS: usize = 3;
 /// Why pods block, what needs a person most first.
-const KINDS: [(&str, &str); 6] = [
+const KINDS: [(&str, &str); 7] = [
     ("budget", "refused by a disruption budget"),
     ("failed", "whose eviction failed"),
+    ("came", "that came during the drain"),
     ("asked", "asked to go"),
     ("completion", "that may finish"),
     ("timeout", "that may finish until they are deleted"),
@@ -107,7 +108,7 @@ fn draining(drain: &Drain, clock: &Clock) -> Vec<Line> {
     ))];
     lines.extend(pods(drain, clock));
     let has = |kind: &str| drain.blockers.iter().any(|b| b.why == kind);
-    if has("budget") || has("failed") || has("asked") {
+    if has("budget") || has("failed") || has("asked") || has("came") {
         lines.extend(drain.immediate_deadline.map(|at| {
             Line::Comes(format!(
                 "  Evicted pods have to be gone by {}: else the drain fails and a person is needed, or \
@@ -174,6 +175,9 @@ fn pod(blocker: &Blocker, clock: &Clock) -> Line {
         "budget" => format!("a disruption budget keeps it; it is asked again and again: {detail}"),
         "failed" => format!("asking it to go failed; it is asked again: {detail}"),
         "completion" => "may finish by itself (AllowCompletion)".to_owned(),
+        "came" => "came while the node was drained, and is asked to go a while later: something puts pods \
+             there in spite of the cordon (a toleration of node.kubernetes.io/unschedulable, or a node name)"
+            .to_owned(),
         "timeout" => "may finish by itself until it is deleted (DeleteAfterTimeout)".to_owned(),
         other => format!("{other} {detail}").trim_end().to_owned(),
     };
@@ -270,7 +274,7 @@ fn of_pods(drain: &Drain) -> Vec<Command> {
                 format!("{delete} --grace-period=0 --force"),
                 "forget it; its processes may run on until the machine reboots",
             )),
-            "asked" | "failed" => list.push(command(
+            "asked" | "failed" | "came" => list.push(command(
                 format!("kubectl -n {namespace} describe pod {name}"),
                 "what keeps it",
             )),

@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use serde::Serialize;
-use wire::api::{Fault, Incident};
+use wire::api::{Fault, Incident, PendingReboot};
 
 use super::faults::{self, Role, role};
 use super::marks::{self, Marks};
@@ -66,6 +66,7 @@ pub(super) fn steps(facts: &Facts, clock: &Clock) -> Vec<Line> {
         Some(incident) => of_incident(facts, incident, clock),
         None => without_incident(facts),
     };
+    lines.extend(pending_reboots(facts, clock));
     lines.extend(unconfirmed(facts));
     lines.extend(held::lines(facts, clock));
     lines.extend(blocks::lines(facts));
@@ -92,6 +93,33 @@ fn without_incident(facts: &Facts) -> Vec<Line> {
     let mut lines = vec![Line::Comes(why.to_owned())];
     lines.extend(ends(&faults::sorted(facts, &facts.node.faults), ""));
     lines
+}
+
+/// Reboots that may still come, beside the one that the incident waits for.
+fn pending_reboots(facts: &Facts, clock: &Clock) -> Vec<Line> {
+    let repair = facts.open().and_then(|incident| incident.repair.as_ref());
+    let under_way =
+        repair.filter(|repair| matches!(&*repair.state, "Requested" | "Running" | "Unknown"));
+    let own = under_way.and_then(|repair| repair.attempt.as_ref());
+    let others = facts.node.reboots.iter();
+    let others = others.filter(|other| own.is_none_or(|own| own.object != other.object));
+    let line = |reboot: &PendingReboot| {
+        let object = &reboot.object;
+        let until = reboot
+            .until
+            .map_or_else(String::new, |at| format!(", until {}", clock.local(at)));
+        let Some(since) = reboot.since else {
+            return Line::Comes(format!(
+                "RebootNode {object} waits, and nothing was sent: `kubectl describe rebootnode {object}`."
+            ));
+        };
+        Line::Blocks(format!(
+            "The node may still be rebooted{until}: the signal of RebootNode {object} may be out since {} \
+             and can't be recalled.",
+            clock.local(since)
+        ))
+    };
+    others.map(line).collect()
 }
 
 /// What an earlier store left on the node.

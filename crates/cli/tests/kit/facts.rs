@@ -131,6 +131,7 @@ pub(crate) fn node() -> api::Node {
         incidents: Vec::new(),
         holds: Vec::new(),
         closed: Vec::new(),
+        reboots: Vec::new(),
     }
 }
 

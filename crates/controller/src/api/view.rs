@@ -256,6 +256,7 @@ pub(super) fn node(
             .into_iter()
             .filter_map(|closed| closed_fault(closed, &place))
             .collect(),
+        reboots: stages::reboots(context, name, &agent.machine, object.as_deref()),
     })
 }
 

@@ -89,7 +89,8 @@ fn pods(blockers: &[Blocker]) -> String {
             BlockedBy::Asked
             | BlockedBy::Terminating
             | BlockedBy::Completion
-            | BlockedBy::Timeout => pod,
+            | BlockedBy::Timeout
+            | BlockedBy::Came => pod,
         }
     });
     let mut named = named.collect::<Vec<_>>().join(", ");

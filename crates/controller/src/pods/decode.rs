@@ -24,6 +24,7 @@ struct Metadata {
     name: String,
     namespace: String,
     uid: String,
+    creation_timestamp: Option<String>,
     deletion_timestamp: Option<String>,
     owner_references: Option<Vec<Owner>>,
     annotations: Option<Keys>,
@@ -107,6 +108,10 @@ impl Pod {
             of_daemon_set: owners.any(|owner| owner.kind == "DaemonSet"),
             is_mirror: annotated(names::MIRROR_POD.text),
             has_devices: annotated(names::POD_DEVICES.text) || self.asks_for_devices(),
+            created_at: meta
+                .creation_timestamp
+                .as_deref()
+                .and_then(|at| at.parse().ok()),
             // One that does not read is a deletion all the same.
             deleted_by: meta
                 .deletion_timestamp

@@ -64,7 +64,8 @@ fn kept_by_budgets(blockers: &[Blocker]) -> Option<String> {
         | BlockedBy::Terminating
         | BlockedBy::Failed(_)
         | BlockedBy::Completion
-        | BlockedBy::Timeout => None,
+        | BlockedBy::Timeout
+        | BlockedBy::Came => None,
     });
     let words = words.next().unwrap_or_default();
     let words = &words[..words.floor_char_boundary(WORDS)];

@@ -44,6 +44,8 @@ pub struct PodFacts {
     pub is_mirror: bool,
     /// Whether it has GPUs, by the device annotation or its limits.
     pub has_devices: bool,
+    /// `metadata.creationTimestamp`.
+    pub created_at: Option<Timestamp>,
     /// `metadata.deletionTimestamp`: the end of its grace period.
     pub deleted_by: Option<Timestamp>,
     /// Since when its condition Ready is False.
@@ -207,6 +209,9 @@ pub enum BlockedBy {
     Completion,
     /// It may finish by itself until it is deleted.
     Timeout,
+    /// It came while the node was drained already, and is asked to go later: something puts pods there in
+    /// spite of the cordon.
+    Came,
 }
 
 impl BlockedBy {
@@ -219,6 +224,7 @@ impl BlockedBy {
             Self::Failed(_) => "failed",
             Self::Completion => "completion",
             Self::Timeout => "timeout",
+            Self::Came => "came",
         }
     }
 }

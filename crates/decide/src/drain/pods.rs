@@ -1,11 +1,14 @@
 //! One pod: whether the drain waits for it, for how long, and whether it is asked to go.
 
-use health_event::incident::{DrainDeadlines, DrainFailure};
-use jiff::Timestamp;
+use health_event::incident::{DrainDeadlines, DrainFailure, DrainStatus};
+use jiff::{SignedDuration, Timestamp};
 
 use super::facts::{Ask, Asked, AtDeadline, BlockedBy, Blocker, How, Phase, PodFacts, View};
 use super::namespaces::EvictMode;
 use crate::later;
+
+/// The longest that a pod which came during the drain is let be before it is asked to go.
+const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
 
 /// What a pod is to a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,13 +98,15 @@ pub(super) fn turn(
         Some(Asked::Budget { again_at, .. } | Asked::Failed { again_at, .. }) => Some(*again_at),
         Some(Asked::InFlight | Asked::Accepted) | None => None,
     };
+    let came_until =
+        asked_from(view, pod).filter(|at| *at > now && asked.is_none() && how.is_some());
     // A budget that refuses an eviction says nothing about a deletion.
     let waits = match asked {
         Some(Asked::InFlight) => true,
         Some(Asked::Accepted) => !(deletes && pod.deleted_by.is_some_and(|at| at > now)),
         Some(Asked::Budget { again_at, .. }) => !deletes && now < *again_at,
         Some(Asked::Failed { again_at, .. }) => now < *again_at,
-        None => false,
+        None => came_until.is_some(),
     };
     // An eviction of a pod that is going changes nothing; a deletion may cut its grace short.
     let going = pod.deleted_by.is_some_and(|at| !deletes || at <= now);
@@ -115,6 +120,7 @@ pub(super) fn turn(
         (Some(_), _, _) => BlockedBy::Terminating,
         (None, Some(Asked::Budget { why, .. }), _) => BlockedBy::Budget(why.clone()),
         (None, Some(Asked::Failed { why, .. }), _) => BlockedBy::Failed(why.clone()),
+        (None, None, _) if came_until.is_some() => BlockedBy::Came,
         (None, Some(Asked::InFlight | Asked::Accepted) | None, EvictMode::Immediate) => {
             BlockedBy::Asked
         }
@@ -130,17 +136,33 @@ pub(super) fn turn(
         limit.next(now),
         until,
         again_at.filter(|at| *at > now && how.is_some()),
+        came_until,
     ];
     Turn {
         blocker: Blocker {
             pod: pod.pod.clone(),
             why,
-            until: limit.next(now).into_iter().chain(until).min(),
+            until: came_until.or(limit.next(now).into_iter().chain(until).min()),
         },
         ask,
         failed,
         look_at: next.into_iter().flatten().min(),
     }
+}
+
+/// From when on a pod is asked to go that was made while the node was drained: after as long again as the
+/// drain had lasted by then. Whatever puts a new pod there for each that goes is so asked ever less often,
+/// a dozen times in an hour, and never thousands of times.
+fn asked_from(view: &View<'_>, pod: &PodFacts) -> Option<Timestamp> {
+    let drain = view.incident.drain.as_ref();
+    let since = drain
+        .filter(|d| matches!(d.status, DrainStatus::Draining(_)))?
+        .since;
+    let created = pod.created_at.filter(|at| *at > since)?;
+    Some(later(
+        created,
+        created.duration_since(since).min(LONGEST_PAUSE),
+    ))
 }
 
 /// What ends the wait for pods of a mode.

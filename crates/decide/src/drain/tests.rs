@@ -59,6 +59,7 @@ fn pod(namespace: &str) -> PodFacts {
         of_daemon_set: false,
         is_mirror: false,
         has_devices: true,
+        created_at: None,
         deleted_by: None,
         not_ready_since: None,
     }
@@ -515,6 +516,33 @@ fn a_fault_that_joins_a_failed_drain_and_forces_it_begins_it_anew() {
     paused.paused = true;
     assert_eq!(paused.moves(at(70)), None);
     assert_eq!(case.moves(at(70)), Some(("Draining", "wanted")));
+}
+
+#[test]
+fn pods_that_come_back_for_each_that_goes_are_asked_ever_less_often() {
+    let mut case = Case::draining(&[pod("now")]);
+    let since = case.incident.drain.as_ref().unwrap().since;
+    // Each is gone as soon as it is asked, and the next one there a second later.
+    let (mut now, mut asked) = (since + SignedDuration::from_secs(1), 0);
+    while now < since + MINUTE * 50 {
+        let pods = case.pods.as_mut().unwrap();
+        pods[0].created_at = Some(now);
+        pods[0].pod.uid = format!("uid-{asked}");
+        let decision = case.decide(now);
+        if decision.asks.is_empty() {
+            assert_eq!(decision.blockers[0].why, BlockedBy::Came);
+            now = decision.wake_at.unwrap();
+            assert_eq!(decision.blockers[0].until, Some(now));
+            assert_eq!(case.asks(now).len(), 1);
+        }
+        asked += 1;
+        now += SignedDuration::from_secs(1);
+    }
+    assert!((10..30).contains(&asked), "{asked}");
+    // What was there before the drain, or came before it began to drain, is asked at once.
+    let mut case = Case::draining(&[pod("now")]);
+    case.pods.as_mut().unwrap()[0].created_at = Some(since);
+    assert_eq!(case.asks(since).len(), 1);
 }
 
 #[test]

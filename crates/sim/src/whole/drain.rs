@@ -28,6 +28,7 @@ fn facts(pod: Pod, now: Timestamp) -> PodFacts {
         of_daemon_set: false,
         is_mirror: false,
         has_devices: true,
+        created_at: None,
         deleted_by: pod.going.then_some(now),
         not_ready_since: None,
     }

@@ -10,6 +10,8 @@ use jiff::Timestamp;
 
 use crate::api::types;
 use crate::context::Context;
+use crate::janitor;
+use crate::nodes::NodeFacts;
 
 /// Whether the node of an open incident is to be empty and is not.
 pub(super) fn drains(incident: &Incident) -> bool {
@@ -87,9 +89,11 @@ fn waiting(wait: &DrainWait) -> (&'static str, Option<Timestamp>) {
 fn blocker(blocker: &Blocker) -> types::Blocker {
     let detail = match &blocker.why {
         BlockedBy::Budget(words) | BlockedBy::Failed(words) => words.clone(),
-        BlockedBy::Asked | BlockedBy::Terminating | BlockedBy::Completion | BlockedBy::Timeout => {
-            String::new()
-        }
+        BlockedBy::Asked
+        | BlockedBy::Terminating
+        | BlockedBy::Completion
+        | BlockedBy::Timeout
+        | BlockedBy::Came => String::new(),
     };
     types::Blocker {
         pod: pod(&blocker.pod),
@@ -168,4 +172,38 @@ fn attempt(attempt: &Attempt) -> types::RepairAttempt {
         }
         .to_owned(),
     }
+}
+
+/// Reboots that may still come: objects that are not over, and signals whose object is gone or says more
+/// than is known.
+pub(super) fn reboots(
+    context: &Context,
+    node: &NodeName,
+    machine: &str,
+    facts: Option<&NodeFacts>,
+) -> Vec<types::PendingReboot> {
+    let machine = facts.map_or(machine, |facts| facts.machine());
+    let intents = janitor::intents(&context.store).unwrap_or_default();
+    let intents = intents
+        .into_iter()
+        .filter(|i| i.is_of(node.as_str(), machine));
+    let mut pending: Vec<_> = intents
+        .map(|intent| types::PendingReboot {
+            object: intent.object,
+            since: Some(intent.at),
+            until: Some(intent.deadline),
+        })
+        .collect();
+    for object in context.reboots.of_node(node.as_str()) {
+        let name = &object.metadata.name;
+        if !object.is_over() && pending.iter().all(|known| known.object != *name) {
+            pending.push(types::PendingReboot {
+                object: name.clone(),
+                since: object.status.start_time,
+                until: None,
+            });
+        }
+    }
+    pending.sort_by(|a, b| a.object.cmp(&b.object));
+    pending
 }

@@ -147,6 +147,17 @@ pub struct SimProvider {
     server: JoinHandle<()>,
 }
 
+/// How far a reboot is.
+#[derive(Clone)]
+enum Progress {
+    /// The machine is down.
+    Rebooting,
+    /// It is back.
+    Done,
+    /// It does not come back, and why.
+    Stuck(String),
+}
+
 struct Shared {
     client: Client,
     behaviour: Mutex<Behaviour>,
@@ -154,8 +165,8 @@ struct Shared {
     calls: Mutex<Vec<ProviderCall>>,
     /// Nodes that were rebooted, each as often as it was.
     reboots: Mutex<Vec<String>>,
-    /// Whether each request is done, by its id.
-    requests: Mutex<HashMap<String, bool>>,
+    /// How far each request is, by its id.
+    requests: Mutex<HashMap<String, Progress>>,
     /// The sockets, so that they can be cut.
     sockets: Mutex<Vec<TcpStream>>,
 }
@@ -192,7 +203,10 @@ impl SimProvider {
         let kept = Arc::clone(&shared);
         let incoming = TcpListenerStream::new(listener).map(move |socket| {
             let socket = socket?.into_std()?;
-            locked(&kept.sockets).push(socket.try_clone()?);
+            let mut sockets = locked(&kept.sockets);
+            // A client connects for each call.
+            sockets.retain(|socket| !matches!(socket.peek(&mut [0]), Ok(0)));
+            sockets.push(socket.try_clone()?);
             tokio::net::TcpStream::from_std(socket)
         });
         let serving = server.add_service(service).serve_with_incoming(incoming);
@@ -303,15 +317,17 @@ impl Shared {
 
     /// Begins a reboot; its request is done once the node is back.
     fn begin(self: &Arc<Self>, node: &str, request: &str, down_for: Duration) {
-        locked(&self.requests).insert(request.to_owned(), false);
+        locked(&self.requests).insert(request.to_owned(), Progress::Rebooting);
         locked(&self.reboots).push(node.to_owned());
         let (shared, node) = (Arc::clone(self), node.to_owned());
         let request = request.to_owned();
         tokio::spawn(async move {
             let boot = uuid_of(&format!("{node}/{request}"));
-            if shared.reboot(&node, &boot, down_for).await.is_ok() {
-                locked(&shared.requests).insert(request, true);
-            }
+            let end = match shared.reboot(&node, &boot, down_for).await {
+                Ok(()) => Progress::Done,
+                Err(error) => Progress::Stuck(format!("{error:#}")),
+            };
+            locked(&shared.requests).insert(request, end);
         });
     }
 
@@ -393,9 +409,19 @@ impl CspProviderService for Service {
         self.0
             .admit(request.metadata(), Rpc::IsReady, node_name, request_id)?;
         self.0.look_up(node_name).await?;
-        let is_ready = locked(&self.0.requests).get(request_id).copied();
-        let is_ready = is_ready
-            .ok_or_else(|| Status::internal(format!("request {request_id} is not known")))?;
+        let progress = locked(&self.0.requests).get(request_id).cloned();
+        let is_ready = match progress {
+            Some(Progress::Rebooting) => false,
+            Some(Progress::Done) => true,
+            Some(Progress::Stuck(why)) => {
+                let why = format!("node {node_name} does not come back: {why}");
+                return Err(Status::internal(why));
+            }
+            None => {
+                let why = format!("request {request_id} is not known");
+                return Err(Status::internal(why));
+            }
+        };
         Ok(Response::new(IsNodeReadyResponse { is_ready }))
     }
 
@@ -428,9 +454,33 @@ impl Shared {
             }
             Outcome::Fails => return Err(Status::internal("simulated: nothing was done")),
             Outcome::IsUnavailable => return Err(Status::unavailable("simulated: come back")),
-            Outcome::Lies => drop(locked(&self.requests).insert(request.clone(), true)),
+            Outcome::Lies => {
+                locked(&self.requests).insert(request.clone(), Progress::Done);
+            }
             Outcome::Refuses(code) => return Err(Status::new(code, "simulated: refused")),
         }
         Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_that_are_over_keep_no_file() {
+        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let client = Client::try_from(nowhere).unwrap();
+        let provider = SimProvider::start(ProviderOptions::new(client))
+            .await
+            .unwrap();
+        wait_for("few sockets after many calls", STEP, || async {
+            for _ in 0..20 {
+                drop(tokio::net::TcpStream::connect(provider.address()).await?);
+            }
+            Ok((locked(&provider.shared.sockets).len() < 20).then_some(()))
+        })
+        .await
+        .unwrap();
     }
 }

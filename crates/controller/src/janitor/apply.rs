@@ -46,12 +46,19 @@ impl Module {
     }
 
     async fn lock_node(&self, object: &RebootNode) -> Result<Next, TurnError> {
+        // The place first: who waits for one holds no lock that others may want.
+        if !self.reserve(object) {
+            return Ok(Next::Again);
+        }
         let deadline = self.deadline()?;
         let taken = self.locks.take(&self.context.kube, object, deadline).await;
         if taken.is_err() {
             self.count("lock", "failed", object);
         }
         let made = taken?;
+        if !made && !self.locks.is_held_by(&object.metadata.uid) {
+            self.pass_on(object);
+        }
         if !made && self.locks.is_held_by(&object.metadata.uid) && self.other_left_lately() {
             // The other one was in the middle of it when it ended.
             adopt::take_over(self, object, Timestamp::now()).await?;
@@ -133,7 +140,7 @@ impl Module {
             at: now,
             deadline: deadline_of(now, &self.policy),
         };
-        if !self.take_place(&intent) {
+        if !self.take_place(object, &intent) {
             return Ok(Next::Again);
         }
         crash::point("janitor.before-intent");
@@ -149,17 +156,6 @@ impl Module {
         let mut known = self.known();
         known.entry(intent.uid).or_default().unsent = connection;
         Ok(Next::Again)
-    }
-
-    /// A place among those that run at a time, unless another took the last one meanwhile.
-    fn take_place(&self, intent: &StoredIntent) -> bool {
-        let mut intents = self.intents();
-        let others = intents.keys().filter(|uid| **uid != intent.uid).count();
-        let is_free = others < self.context.config.janitor.max_parallel;
-        if is_free {
-            intents.insert(intent.uid.clone(), intent.clone());
-        }
-        is_free
     }
 
     fn note_down(&self, key: &NodeName, object: &RebootNode, error: &NotReached) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use decide::janitor::{Node, Place, Policy, RebootNode, Signal};
+use decide::janitor::{Node, Policy, RebootNode, Signal};
 use decide::remediation::{has_happened, object_name, wants};
 use event_store::{EventStore, ReadError};
 use health_event::BootId;
@@ -13,7 +13,6 @@ use k8s_api::reboot_node::{
     self, MANUAL_MODE, NO_REBOOT_OBSERVED, NODE_READY, RECALLED, SIGNAL_SENT, TIMEOUT,
 };
 
-use super::intents::StoredIntent;
 use crate::config::JanitorConfig;
 use crate::nodes::{ConditionStatus, NodeFacts};
 use crate::reports::Reports;
@@ -164,84 +163,4 @@ pub(super) fn is_draining(
         drain,
         Some(DrainStatus::Draining(_) | DrainStatus::Failed(_))
     ))
-}
-
-/// What is asked to find out whether another reboot may run.
-pub(super) struct PlaceFacts<'a> {
-    /// The object's node.
-    pub(super) node: &'a str,
-    /// The node that the controller runs on; empty if unknown.
-    pub(super) own_node: &'a str,
-    /// A person paused the node.
-    pub(super) paused: bool,
-    /// Work is moved off the node again.
-    pub(super) draining: bool,
-    /// What is under way.
-    pub(super) under_way: Vec<&'a StoredIntent>,
-    /// Reboots at a time.
-    pub(super) max_parallel: usize,
-    /// Whether objects of other nodes wait.
-    pub(super) others_wait: bool,
-}
-
-impl PlaceFacts<'_> {
-    /// Whether another reboot may be begun.
-    pub(super) fn place(&self) -> Place {
-        let is_own = |node: &str| !self.own_node.is_empty() && node == self.own_node;
-        if self.paused {
-            return Place::Paused;
-        }
-        if self.draining {
-            return Place::NotEmpty;
-        }
-        if is_own(self.node) && (self.others_wait || !self.under_way.is_empty()) {
-            return Place::OwnNodeLast;
-        }
-        let own_runs = self.under_way.iter().any(|intent| is_own(&intent.node));
-        if own_runs || self.under_way.len() >= self.max_parallel {
-            return Place::Full;
-        }
-        Place::Free
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn intent(node: &str) -> StoredIntent {
-        StoredIntent {
-            uid: node.to_owned(),
-            object: node.to_owned(),
-            node: node.to_owned(),
-            machine: String::new(),
-            manual: false,
-            boot_before: String::new(),
-            at: Timestamp::UNIX_EPOCH,
-            deadline: Timestamp::UNIX_EPOCH,
-        }
-    }
-
-    #[test]
-    fn our_own_node_goes_last_and_alone() {
-        let (a, own) = (intent("a"), intent("own"));
-        let place = |node, under_way, others_wait, max_parallel| {
-            PlaceFacts {
-                node,
-                own_node: "own",
-                paused: false,
-                draining: false,
-                under_way,
-                max_parallel,
-                others_wait,
-            }
-            .place()
-        };
-        assert_eq!(place("b", vec![&a], true, 2), Place::Free);
-        assert_eq!(place("b", vec![&a], true, 1), Place::Full);
-        assert_eq!(place("own", vec![], true, 2), Place::OwnNodeLast);
-        assert_eq!(place("own", vec![&a], false, 2), Place::OwnNodeLast);
-        assert_eq!(place("own", vec![], false, 2), Place::Free);
-        assert_eq!(place("b", vec![&own], false, 2), Place::Full);
-    }
 }

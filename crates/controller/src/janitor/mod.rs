@@ -10,6 +10,7 @@
 //! - One signal an object: the intent is stored before it is sent (P3), and whatever may have been sent
 //!   is only watched from then on, by another process too. What proves that nothing was sent comes before
 //!   the intent: the token is read, and the connection stands.
+//! - A node's lock is taken by an object that has its place: who waits for one holds none.
 //! - No signal without the node's lock, by a process that does not lead, or within one lease length after
 //!   another led; at most `max_parallel` reboots are under way, orphans included.
 //! - Whether an object is recalled is read from the store between the stored intent and the call. So of a
@@ -30,6 +31,7 @@ mod facts;
 mod intents;
 mod locks;
 mod other;
+mod places;
 mod provider;
 mod run;
 mod status;

@@ -14,7 +14,7 @@ use k8s_api::reboot_node::RebootNode;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::facts::{self, PlaceFacts};
+use super::facts;
 use super::intents::StoredIntent;
 use super::locks::Locks;
 use super::provider::{Connection, Provider};
@@ -37,10 +37,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Between looks at a node that the watch lost and the API server has.
 const NODE_LOOK: SignedDuration = SignedDuration::from_secs(1);
-/// Objects that are woken for a free place beyond those that may run at a time.
-const WOKEN_BEYOND: usize = 8;
-/// Between looks whether places stay free while objects wait.
-const PLACES_LOOK: Duration = Duration::from_secs(15);
 /// Between looks whether it is our own node's turn.
 const OWN_NODE_LOOK: SignedDuration = SignedDuration::from_secs(5);
 
@@ -59,6 +55,8 @@ pub(super) struct Module {
     other_left: Mutex<Option<Instant>>,
     /// What the store holds, by the object's UID; each has a place.
     intents: Mutex<BTreeMap<String, StoredIntent>>,
+    /// The node of each object that has a place in its turn and no intent yet, by the object's UID.
+    reserved: Mutex<BTreeMap<String, String>>,
     /// What this process knows of objects that are not over, by UID.
     known: Mutex<HashMap<String, Known>>,
     /// Turns that failed in a row.
@@ -147,6 +145,7 @@ impl Module {
             taken_over: AtomicBool::new(false),
             other_left: Mutex::default(),
             intents: Mutex::new(stored.into_iter().map(|i| (i.uid.clone(), i)).collect()),
+            reserved: Mutex::default(),
             known: Mutex::default(),
             failures: Mutex::default(),
             down: Mutex::default(),
@@ -158,6 +157,10 @@ impl Module {
 
     pub(super) fn intents(&self) -> MutexGuard<'_, BTreeMap<String, StoredIntent>> {
         self.intents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn reserved(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn other_left(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -204,38 +207,7 @@ impl Module {
         }
     }
 
-    /// A place is free: those that wait longest, and a few more where some of them can't begin. Where
-    /// none of these can, the next look at free places wakes the others.
-    pub(super) fn wake_waiting(&self) {
-        let most = self.context.config.janitor.max_parallel + WOKEN_BEYOND;
-        for object in self.waiting().into_iter().take(most) {
-            self.wake(&object.spec.node_name);
-        }
-    }
-
-    /// Wakes all that wait again and again, while places are free.
-    pub(super) async fn watch_places(&self) {
-        loop {
-            tokio::time::sleep(PLACES_LOOK).await;
-            if self.intents().len() < self.context.config.janitor.max_parallel {
-                for object in self.waiting() {
-                    self.wake(&object.spec.node_name);
-                }
-            }
-        }
-    }
-
-    /// What is not begun, oldest first.
-    fn waiting(&self) -> Vec<Arc<RebootNode>> {
-        let now = Timestamp::now();
-        let mut waiting: Vec<Arc<RebootNode>> = self.context.reboots.all();
-        let intents = self.intents();
-        waiting.retain(|o| !o.is_over() && !intents.contains_key(&o.metadata.uid));
-        waiting.sort_by_key(|object| facts::created_at(object, now));
-        waiting
-    }
-
-    fn wake(&self, name: &str) {
+    pub(super) fn wake(&self, name: &str) {
         if let Ok(name) = NodeName::new(name) {
             self.workers.wake(&name);
         }
@@ -243,7 +215,9 @@ impl Module {
 
     /// One node's turn.
     pub(super) async fn work(&self, node: &NodeName) {
-        let failed = match self.turn(node).await {
+        let turn = self.turn(node).await;
+        self.give_up_places(node);
+        let failed = match turn {
             Ok(()) => {
                 self.failures().remove(node);
                 return;
@@ -393,8 +367,12 @@ impl Module {
             .is_some_and(|facts| facts.annotation(names::PAUSE.text).is_some());
         let place = if is_moved {
             Place::Full
+        } else if paused {
+            Place::Paused
+        } else if facts::is_draining(object, &context.store)? {
+            Place::NotEmpty
         } else {
-            self.place(object, paused, facts::is_draining(object, &context.store)?)
+            self.place(object)
         };
         if place == Place::OwnNodeLast {
             // What it waits for ends on other nodes, whose changes don't wake it.
@@ -437,33 +415,6 @@ impl Module {
         let intents = self.intents();
         let mut others = intents.values().filter(|i| i.uid != object.metadata.uid);
         others.any(|other| other.is_of(node, &machine))
-    }
-
-    fn place(&self, object: &RebootNode, paused: bool, draining: bool) -> Place {
-        let config = &self.context.config;
-        let own_node = config.kubernetes.node_name.as_ref();
-        let own_node = own_node.map_or("", |node| node.as_str());
-        let node = object.spec.node_name.as_str();
-        let others_wait = own_node == node
-            && self.context.reboots.all().iter().any(|other| {
-                let is_other = other.spec.node_name != node;
-                is_other && !other.is_over() && NodeName::new(&other.spec.node_name).is_ok()
-            });
-        let intents = self.intents();
-        PlaceFacts {
-            node,
-            own_node,
-            paused,
-            draining,
-            // Its own is there where its boot changed before the call, and it is stored anew.
-            under_way: intents
-                .values()
-                .filter(|i| i.uid != object.metadata.uid)
-                .collect(),
-            max_parallel: config.janitor.max_parallel,
-            others_wait,
-        }
-        .place()
     }
 
     /// Intents of this node whose object is gone: a reboot may still come. Answers whether one may.

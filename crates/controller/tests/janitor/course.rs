@@ -1,11 +1,15 @@
 //! From an object to its end.
 
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use futures::StreamExt as _;
+use kube::api::{
+    DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
 use serde_json::json;
 use testbed::{Behaviour, Outcome, Rpc};
 
 use super::{
-    Rig, condition, end, failed, install, objects, order, order_with, say, status, succeeded, until,
+    Rig, condition, end, failed, install, leases, objects, order, order_with, say, status,
+    succeeded, until,
 };
 use crate::harness::{Cluster, SOON};
 
@@ -214,34 +218,46 @@ async fn two_objects_for_one_node_run_one_after_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_than_max_parallel_reboots_run_at_a_time() {
-    let nodes = ["j-many-0", "j-many-1", "j-many-2"];
-    let cluster = Cluster::with_nodes(&nodes).await;
+async fn no_more_than_max_parallel_reboots_run_at_a_time_and_who_waits_holds_no_lock() {
+    let nodes: Vec<String> = (0..6).map(|number| format!("j-many-{number}")).collect();
+    let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    let cluster = Cluster::with_nodes(&names).await;
     let rig = Rig::start(&cluster, "max_parallel = 1").await;
     rig.provider.behave(Behaviour {
         down_for: std::time::Duration::from_millis(500),
         ..Behaviour::default()
     });
-    for node in nodes {
+    let api = leases(&cluster);
+    let from = api.list(&ListParams::default()).await.unwrap().metadata;
+    let from = from.resource_version.unwrap();
+    let all = WatchParams::default().timeout(290);
+    let mut changes = std::pin::pin!(api.watch(&all, &from).await.unwrap());
+    for node in &names {
         order(&cluster, node, node).await;
     }
-    for node in nodes {
+    for node in &names {
         assert_eq!(end(&cluster, node).await, succeeded(), "{node}");
     }
-    let mut signals: Vec<_> = rig
-        .provider
-        .calls()
-        .into_iter()
-        .filter(|c| c.rpc == Rpc::Reboot)
-        .map(|c| c.at)
-        .collect();
+    let calls = rig.provider.calls();
+    let signals = calls.into_iter().filter(|call| call.rpc == Rpc::Reboot);
+    let mut signals: Vec<_> = signals.map(|call| call.at).collect();
     signals.sort_unstable();
-    assert_eq!(signals.len(), 3);
+    assert_eq!(signals.len(), names.len());
     for pair in signals.windows(2) {
         assert!(
             pair[1].duration_since(pair[0]).as_millis() >= 500,
             "{signals:?}"
         );
+    }
+    let (mut held, mut given_back) = (0, 0);
+    while given_back < names.len() {
+        match changes.next().await.unwrap().unwrap() {
+            WatchEvent::Added(_) => held += 1,
+            WatchEvent::Deleted(_) => (held, given_back) = (held - 1, given_back + 1),
+            WatchEvent::Modified(_) | WatchEvent::Bookmark(_) => {}
+            WatchEvent::Error(error) => panic!("{error}"),
+        }
+        assert!(held <= 1, "locks that wait for a place: {held}");
     }
 }
 

@@ -12,6 +12,7 @@
 //! # Invariants (`tests`)
 //! - The intent is stored before the signal is sent (P3), and a signal whose answer was lost is
 //!   never sent again: the node is looked at until the deadline.
+//! - What waits for a place holds no lock of a node.
 //! - No signal without the node's lock, without a free place, or for a node that is excluded.
 //! - *Succeeded* is another boot and Ready. Where the provider says that it is done and the node
 //!   has stayed in its boot, it is `NoRebootObserved`.
@@ -128,7 +129,11 @@ impl Look<'_> {
             return Step::Wait(Some(deadline));
         }
         if view.place != Place::Free {
-            return Step::Wait(Some(deadline));
+            return match view.lock {
+                // Another repair may go on meanwhile.
+                Lock::Ours => Step::Unlock,
+                Lock::NotKnown | Lock::Others => Step::Wait(Some(deadline)),
+            };
         }
         if let Some(at) = view.not_before.filter(|at| *at > self.now) {
             return Step::Wait(Some(at.min(deadline)));

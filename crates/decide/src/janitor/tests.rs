@@ -297,6 +297,22 @@ fn done_in_the_same_boot_is_no_reboot() {
 }
 
 #[test]
+fn what_waits_for_a_place_gives_its_lock_back() {
+    for place in [
+        Place::Full,
+        Place::Paused,
+        Place::NotEmpty,
+        Place::OwnNodeLast,
+    ] {
+        let mut case = Case::new();
+        (case.place, case.lock) = (place, Lock::Ours);
+        assert_eq!(case.decide(at(1)), Step::Unlock, "{place:?}");
+        case.lock = Lock::NotKnown;
+        assert_eq!(case.decide(at(1)), Step::Wait(Some(at(360))), "{place:?}");
+    }
+}
+
+#[test]
 fn every_state_has_an_end() {
     // Nobody gives it the lock, a place, a node.
     for change in [

@@ -1,0 +1,162 @@
+//! How many reboots run at a time, and who waits for that.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use decide::janitor::Place;
+use health_event::NodeName;
+use jiff::Timestamp;
+use k8s_api::reboot_node::RebootNode;
+
+use super::facts;
+use super::intents::StoredIntent;
+use super::work::Module;
+
+/// What may be sent, by the object's UID.
+type Intents = BTreeMap<String, StoredIntent>;
+/// The node of each object that is about to be begun, by its UID.
+type Reserved = BTreeMap<String, String>;
+
+/// Objects that are woken for a free place beyond those that may run at a time.
+const WOKEN_BEYOND: usize = 8;
+/// Between looks whether places stay free while objects wait.
+const PLACES_LOOK: Duration = Duration::from_secs(15);
+
+impl Module {
+    /// Whether a reboot of the object's node may be begun beside those that have a place.
+    pub(super) fn place(&self, object: &RebootNode) -> Place {
+        self.beside(object, &self.intents(), &self.reserved())
+    }
+
+    /// Keeps a place for the object until its turn ends, if there is one.
+    pub(super) fn reserve(&self, object: &RebootNode) -> bool {
+        let intents = self.intents();
+        let mut reserved = self.reserved();
+        let is_free = self.beside(object, &intents, &reserved) == Place::Free;
+        if is_free {
+            let of = object.metadata.uid.clone();
+            reserved.insert(of, object.spec.node_name.clone());
+        }
+        is_free
+    }
+
+    /// Makes the object's place that of its intent, unless another took the last one meanwhile.
+    pub(super) fn take_place(&self, object: &RebootNode, intent: &StoredIntent) -> bool {
+        let mut intents = self.intents();
+        let mut reserved = self.reserved();
+        let is_free = self.beside(object, &intents, &reserved) == Place::Free;
+        if is_free {
+            reserved.remove(&intent.uid);
+            intents.insert(intent.uid.clone(), intent.clone());
+        }
+        is_free
+    }
+
+    fn beside(&self, object: &RebootNode, intents: &Intents, reserved: &Reserved) -> Place {
+        let config = &self.context.config;
+        let own_node = config.kubernetes.node_name.as_ref();
+        let own_node = own_node.map_or("", |node| node.as_str());
+        let node = object.spec.node_name.as_str();
+        let others_wait = own_node == node
+            && self.context.reboots.all().iter().any(|other| {
+                let is_other = other.spec.node_name != node;
+                is_other && !other.is_over() && NodeName::new(&other.spec.node_name).is_ok()
+            });
+        let uid = object.metadata.uid.as_str();
+        // Its own is there where its boot changed before the call, and it is stored anew.
+        let intents = intents.values().filter(|i| i.uid != uid);
+        let reserved = reserved.iter().filter(|(of, _)| *of != uid);
+        let nodes = intents.map(|i| i.node.as_str());
+        let under_way: Vec<&str> = nodes.chain(reserved.map(|(_, node)| &**node)).collect();
+        among(
+            node,
+            own_node,
+            &under_way,
+            others_wait,
+            config.janitor.max_parallel,
+        )
+    }
+
+    /// The object does not get its node's lock: its place is another's.
+    pub(super) fn pass_on(&self, object: &RebootNode) {
+        if self.reserved().remove(&object.metadata.uid).is_some() {
+            self.wake_waiting();
+        }
+    }
+
+    /// The turn of this node is over: places that came to no intent are free. What they wait for wakes
+    /// them; who saw no place because of them is woken by the next that is free.
+    pub(super) fn give_up_places(&self, key: &NodeName) {
+        self.reserved().retain(|_, node| node != key.as_str());
+    }
+
+    /// A place is free: those that wait longest, and a few more where some of them can't begin. Where
+    /// none of these can, the next look at free places wakes the others.
+    pub(super) fn wake_waiting(&self) {
+        let most = self.context.config.janitor.max_parallel + WOKEN_BEYOND;
+        for object in self.waiting().into_iter().take(most) {
+            self.wake(&object.spec.node_name);
+        }
+    }
+
+    /// Wakes all that wait again and again, while places are free.
+    pub(super) async fn watch_places(&self) {
+        loop {
+            tokio::time::sleep(PLACES_LOOK).await;
+            if self.intents().len() < self.context.config.janitor.max_parallel {
+                for object in self.waiting() {
+                    self.wake(&object.spec.node_name);
+                }
+            }
+        }
+    }
+
+    /// What is not begun, oldest first.
+    fn waiting(&self) -> Vec<Arc<RebootNode>> {
+        let now = Timestamp::now();
+        let mut waiting: Vec<Arc<RebootNode>> = self.context.reboots.all();
+        let intents = self.intents();
+        waiting.retain(|o| !o.is_over() && !intents.contains_key(&o.metadata.uid));
+        waiting.sort_by_key(|object| facts::created_at(object, now));
+        waiting
+    }
+}
+
+/// Whether a reboot of `node` may be begun beside those of the nodes `under_way`; our own goes last, and
+/// alone. `others_wait`: of other nodes.
+fn among(
+    node: &str,
+    own_node: &str,
+    under_way: &[&str],
+    others_wait: bool,
+    max_parallel: usize,
+) -> Place {
+    let is_own = |node: &str| !own_node.is_empty() && node == own_node;
+    if is_own(node) && (others_wait || !under_way.is_empty()) {
+        return Place::OwnNodeLast;
+    }
+    let own_runs = under_way.iter().any(|node| is_own(node));
+    if own_runs || under_way.len() >= max_parallel {
+        return Place::Full;
+    }
+    Place::Free
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_node_goes_last_and_alone() {
+        let place = |node, under_way: &[&str], others_wait, max_parallel| {
+            among(node, "own", under_way, others_wait, max_parallel)
+        };
+        assert_eq!(place("b", &["a"], true, 2), Place::Free);
+        assert_eq!(place("b", &["a"], true, 1), Place::Full);
+        assert_eq!(place("own", &[], true, 2), Place::OwnNodeLast);
+        assert_eq!(place("own", &["a"], false, 2), Place::OwnNodeLast);
+        assert_eq!(place("own", &[], false, 2), Place::Free);
+        assert_eq!(place("b", &["own"], false, 2), Place::Full);
+    }
+}

@@ -293,6 +293,7 @@ fn each_thing_that_keeps_a_planned_repair_is_named() {
         "own_node",
         "first_action",
         "objects_unknown",
+        "no_definition",
         "api_error",
         "starting",
         "of_a_newer_controller",

@@ -494,7 +494,7 @@ fn start_loop(context: &Context, leadership: &Leadership, tasks: &mut Tasks) {
         let context = context.clone();
         let stop = context.stop.clone();
         tasks.spawn_endless("reboot watch", &stop, async move {
-            match reboots::run(&context.kube, &context.reboots, &context.wakes).await {}
+            match reboots::run(&context).await {}
         });
     }
 }

@@ -306,15 +306,7 @@ impl Controller {
                 let run = controller::remediation::run(of_repair, leads);
                 run.await.unwrap();
             });
-            tasks.spawn(async move {
-                let Context {
-                    kube,
-                    reboots,
-                    wakes,
-                    ..
-                } = &of_watch;
-                match controller::reboots::run(kube, reboots, wakes).await {}
-            });
+            tasks.spawn(async move { match controller::reboots::run(&of_watch).await {} });
         }
         if context.config.drain.enabled {
             let (of_drain, leads) = (modules.clone(), leadership.clone());

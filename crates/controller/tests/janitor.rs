@@ -10,7 +10,6 @@ mod ttl;
 
 use std::path::Path;
 
-use controller::context::Context;
 use controller::janitor::{self, StoredIntent};
 use controller::lease::Leadership;
 use controller::nodes::{Keys, Wanted};
@@ -263,15 +262,7 @@ async fn run(cluster: &Cluster, store: &Path, config: &str) -> (Controller, Join
     context.nodes.want(&wanted).await;
     let mut tasks = JoinSet::new();
     let of_watch = context.clone();
-    tasks.spawn(async move {
-        let Context {
-            kube,
-            reboots,
-            wakes,
-            ..
-        } = &of_watch;
-        match reboots::run(kube, reboots, wakes).await {}
-    });
+    tasks.spawn(async move { match reboots::run(&of_watch).await {} });
     let leads = Leadership::unguarded(context.fencing);
     tasks.spawn(async move { janitor::run(context, leads).await.unwrap() });
     (controller, tasks)

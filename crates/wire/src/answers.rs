@@ -90,7 +90,7 @@ where
         let own = deadline_of(request.headers());
         let longest = own.map_or(self.longest, |own| own.min(self.longest));
         let ends = own.map_or(self.longest, |own| {
-            self.longest.min(own - BEFORE.min(own / 2))
+            self.longest.min(own.saturating_sub(BEFORE.min(own / 2)))
         });
         // Made here and not once the call is polled: the library's own clock starts right after.
         let call = tokio::time::timeout(ends, self.inner.clone().oneshot(request));

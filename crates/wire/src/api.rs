@@ -494,7 +494,7 @@ pub struct Repair {
     pub since: Timestamp,
     /// What keeps a planned repair from being ordered: `dry_run`, `other_remediation`, `paused`,
     /// `external_owner`, `first_action`, `not_drained`, `other_repair`, `own_node`, `objects_unknown` (the
-    /// RebootNode objects can't be read), `api_error` (the API server refuses or does not answer a call that
+    /// RebootNode objects can't be read), `no_definition` (the API server knows none), `api_error` (the API server refuses or does not answer a call that
     /// it needs) or `starting` (the controller has just begun to lead); what keeps
     /// one that is ordered from being begun: `queued`, and from being made: `order_refused`; none = nothing.
     #[serde(default)]

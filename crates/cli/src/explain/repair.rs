@@ -92,8 +92,11 @@ fn planned(incident: &Incident, repair: &Repair) -> Line {
              shown"
         }
         Some("objects_unknown") => {
-            "the RebootNode objects can't be read; is their definition installed, and may the controller \
-             read them? Its log says why"
+            "the RebootNode objects can't be read; may the controller read them? `warden status` says why"
+        }
+        Some("no_definition") => {
+            "the definition of RebootNode is not installed: `kubectl apply -f \
+             deploy/crds/janitor.dgxc.nvidia.com_rebootnodes.yaml`. Then it is ordered at once"
         }
         Some("api_error") => {
             "the API server refuses or does not answer a call that it needs; the controller's log says which"

@@ -21,6 +21,6 @@ pub(crate) use call::{jittered, percent_encoded};
 pub use client::{ClientError, WARM, client, config};
 pub use lines::MAX_LINE_BYTES;
 pub(crate) use lines::{Lines, NotBegun};
-pub(crate) use objects::{Change, Collection, follow};
+pub(crate) use objects::{Change, Collection, Trouble, follow};
 pub use reference::{Program, Reference};
 pub use write::Write;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::lines::{Lines, NotBegun};
-use super::{Call, Kube, jittered, percent_encoded};
+use super::{Call, CallError, Kube, jittered, percent_encoded};
 
 /// Objects of a page where the list can't stream.
 const PAGE: usize = 500;
@@ -45,8 +45,19 @@ pub(crate) enum Change<T> {
     Gone(T),
     /// All objects were said.
     Listed,
-    /// Nothing came: why. It is tried again; what was known may be old.
-    Failed(String),
+    /// Nothing came. It is tried again, from a list on; what was known may be old.
+    Failed(Trouble),
+}
+
+/// Why nothing comes of a collection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// The API server knows no such collection, so that no object of it can be there.
+    Absent,
+    /// We may not read it: the API server's answer.
+    Refused(String),
+    /// Anything else.
+    Other(String),
 }
 
 #[derive(Deserialize)]
@@ -99,6 +110,10 @@ struct PageMetadata {
 enum End {
     /// The server ended it as it always does, or the connection was lost.
     Closed(String),
+    /// The server knows no such collection.
+    Absent,
+    /// The server does not let us read it: what it answered.
+    Refused(String),
     /// The version is too old, or there is none: list again.
     Expired(String),
     /// The server knows no streaming list.
@@ -124,6 +139,7 @@ pub(crate) async fn follow<T: DeserializeOwned>(
 ) -> Infallible {
     let mut position = Position::default();
     let mut pause = FIRST_PAUSE;
+    let mut told = None;
     loop {
         position.progress = false;
         let why = match run(kube, of, &mut position, &mut take).await {
@@ -133,21 +149,33 @@ pub(crate) async fn follow<T: DeserializeOwned>(
             }
             End::Expired(why) => {
                 position.version.clear();
-                why
+                Trouble::Other(why)
             }
-            End::Closed(why) => why,
+            End::Closed(why) => Trouble::Other(why),
+            End::Absent => Trouble::Absent,
+            End::Refused(why) => Trouble::Refused(why),
         };
-        debug!(code = "watch_ended", what = of.what, why, "a watch goes on");
+        debug!(
+            code = "watch_ended",
+            what = of.what,
+            ?why,
+            "a watch goes on"
+        );
         if position.progress {
-            pause = FIRST_PAUSE;
+            (pause, told) = (FIRST_PAUSE, None);
             continue;
         }
-        warn!(
-            code = "watch_failed",
-            what = of.what,
-            why,
-            "a watch brings nothing; tried again"
-        );
+        if told.as_ref() != Some(&why) {
+            warn!(
+                code = "watch_failed",
+                what = of.what,
+                ?why,
+                "a watch brings nothing; tried again"
+            );
+            told = Some(why.clone());
+        }
+        // The end of the list tells that it is over.
+        position.version.clear();
         take(Change::Failed(why));
         tokio::time::sleep(jittered(pause)).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
@@ -186,10 +214,7 @@ async fn run<T: DeserializeOwned>(
         {
             return End::NoStreaming;
         }
-        Err(NotBegun::Answered(StatusCode::NOT_FOUND)) => {
-            return End::Expired(format!("the API server does not know {}", of.path));
-        }
-        Err(NotBegun::Answered(status)) => return End::Closed(status.to_string()),
+        Err(NotBegun::Answered(status)) => return refused(status, status.to_string()),
     };
     loop {
         let end = match lines.next().await {
@@ -199,6 +224,15 @@ async fn run<T: DeserializeOwned>(
         if let Some(end) = end {
             return end;
         }
+    }
+}
+
+/// What an answer means that is no list.
+fn refused(status: StatusCode, why: String) -> End {
+    match status {
+        StatusCode::NOT_FOUND => End::Absent,
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => End::Refused(why),
+        _ => End::Closed(why),
     }
 }
 
@@ -271,7 +305,16 @@ async fn list<T: DeserializeOwned>(
         };
         let closed = |error: &dyn std::fmt::Display| End::Closed(error.to_string());
         let body = kube.call(&call, Instant::now() + PAGE_TIMEOUT).await;
-        let body = body.map_err(|error| closed(&error))?;
+        let body = body.map_err(|error| match &error {
+            CallError::NotFound { .. } => End::Absent,
+            CallError::Refused { refusal, .. } => {
+                let status = StatusCode::from_u16(refusal.status);
+                refused(status.unwrap_or_default(), error.to_string())
+            }
+            CallError::Changed { .. }
+            | CallError::Budget { .. }
+            | CallError::Unavailable { .. } => closed(&error),
+        })?;
         let page: Page<T> = serde_json::from_slice(&body).map_err(|error| closed(&error))?;
         for object in page.items {
             take(Change::Put(object));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::decode::Pod;
 use super::watch::{Plan, Steps, own_of};
 use super::{MOST_OWN_WATCHES, Pods};
-use crate::kubernetes::Change;
+use crate::kubernetes::{Change, Trouble};
 
 fn name(text: &str) -> NodeName {
     NodeName::new(text).unwrap()
@@ -137,7 +137,7 @@ fn nothing_is_known_before_the_list_and_what_a_new_list_lacks_is_gone() {
     finished["status"]["phase"] = json!("Succeeded");
     assert_eq!(put(&pods, 1, finished), [name("a")]);
     assert_eq!(known(&pods, "a"), two(false), "finished is as good as gone");
-    say(&pods, 1, Change::Failed("away".to_owned()));
+    say(&pods, 1, Change::Failed(Trouble::Other("away".to_owned())));
     assert_eq!(known(&pods, "a"), two(true), "kept, and said to be old");
     say(&pods, 1, Change::Listing);
     put(&pods, 1, pod("a", "2"));

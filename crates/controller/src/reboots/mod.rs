@@ -6,6 +6,8 @@
 //! - Each change wakes the node that the object names; where that is no name of a node, the work of
 //!   the object's own name, so that somebody ends it.
 //! - An older version never takes a newer one's place, but by a list.
+//! - Where the API server knows no such objects none can be there: that is known, and looked at again.
+//! - What keeps them from being read, or from being there, is said on the page of health.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -14,10 +16,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use health_event::NodeName;
 use k8s_api::reboot_node::{PATH, RebootNode};
+use telemetry::Subsystem;
 use tokio::sync::watch;
+use tracing::{info, warn};
 
-use crate::kubernetes::{Change, Collection, Kube, follow};
-use crate::workers::WakeAll;
+use crate::context::Context;
+use crate::kubernetes::{Change, Collection, Trouble, follow};
+
+/// Name of the part on the page of health.
+const PART: &str = "reboots";
 
 /// The objects. Cheap to clone; all clones are one.
 #[derive(Debug, Clone, Default)]
@@ -39,7 +46,7 @@ struct Objects {
     by_key: BTreeMap<String, BTreeSet<String>>,
     /// Names said by the list that runs; none while none runs.
     listing: Option<Vec<String>>,
-    failed: Option<String>,
+    trouble: Option<Trouble>,
 }
 
 impl Reboots {
@@ -64,9 +71,9 @@ impl Reboots {
         drop(self.0.known.subscribe().wait_for(|known| *known).await);
     }
 
-    /// Why they can't be read at the moment.
-    pub fn failed(&self) -> Option<String> {
-        self.lock().failed.clone()
+    /// Whether the API server knows such objects, as far as is known.
+    pub fn are_defined(&self) -> bool {
+        self.lock().trouble != Some(Trouble::Absent)
     }
 
     /// One by its name.
@@ -112,7 +119,6 @@ impl Reboots {
                 Vec::new()
             }
             Change::Put(object) => {
-                objects.failed = None;
                 if let Some(listing) = &mut objects.listing {
                     listing.push(object.metadata.name.clone());
                 } else if objects.is_old(&object) {
@@ -125,21 +131,22 @@ impl Reboots {
             }
             Change::Gone(object) => objects.remove(&object.metadata.name),
             Change::Listed => {
-                objects.failed = None;
+                objects.trouble = None;
                 self.0.known.send_replace(true);
-                let mut listed = objects.listing.take().unwrap_or_default();
-                listed.sort();
-                let gone = |name: &&String| listed.binary_search(name).is_err();
-                let gone: Vec<String> = objects.by_name.keys().filter(gone).cloned().collect();
-                let mut keys: Vec<String> =
-                    gone.iter().flat_map(|name| objects.remove(name)).collect();
+                let mut keys = objects.keep_listed();
                 // What waited for the first look goes on.
                 keys.extend(objects.by_key.keys().cloned());
                 keys
             }
-            Change::Failed(why) => {
-                objects.failed = Some(why);
-                Vec::new()
+            Change::Failed(trouble) => {
+                let absent = trouble == Trouble::Absent;
+                objects.trouble = Some(trouble);
+                if !absent {
+                    return Vec::new();
+                }
+                self.0.known.send_replace(true);
+                objects.listing = Some(Vec::new());
+                objects.keep_listed()
             }
         }
     }
@@ -159,6 +166,15 @@ impl Objects {
         known.is_some_and(|known| {
             known.metadata.uid == object.metadata.uid && version(known) > version(object)
         })
+    }
+
+    /// Ends a list: what it did not name is gone. Answers the keys of that.
+    fn keep_listed(&mut self) -> Vec<String> {
+        let mut listed = self.listing.take().unwrap_or_default();
+        listed.sort();
+        let gone = |name: &&String| listed.binary_search(name).is_err();
+        let gone: Vec<String> = self.by_name.keys().filter(gone).cloned().collect();
+        gone.iter().flat_map(|name| self.remove(name)).collect()
     }
 
     fn insert(&mut self, object: RebootNode) -> Option<Arc<RebootNode>> {
@@ -200,22 +216,104 @@ fn version(object: &RebootNode) -> u64 {
     object.metadata.resource_version.parse().unwrap_or_default()
 }
 
-/// Feeds them until the future is dropped; `changed` is called with each node's name after a change.
-pub async fn run(kube: &Kube, reboots: &Reboots, wakes: &WakeAll) -> Infallible {
+/// Feeds them until the future is dropped; wakes the work of each node after a change of one of its.
+pub async fn run(context: &Context) -> Infallible {
     let of = Collection {
         what: "RebootNode objects".to_owned(),
         path: PATH,
         selectors: String::new(),
     };
+    let reboots = &context.reboots;
+    let mut shown = Shown::new(context);
     let take = |change| {
-        for key in reboots.take(change) {
+        let keys = reboots.take(change);
+        for key in keys {
             // The name of an object is a node's in form.
             if let Ok(node) = NodeName::new(&key) {
-                wakes.wake(&node);
+                context.wakes.wake(&node);
             }
         }
+        if shown.show(reboots) {
+            wake_waiting(context);
+        }
     };
-    follow(kube, &of, take).await
+    follow(&context.kube, &of, take).await
+}
+
+/// Nodes that wait until the objects can be read, or made.
+fn wake_waiting(context: &Context) {
+    // Where they can't be read, each looks again by itself.
+    for incident in context.store.open_incidents().unwrap_or_default() {
+        context.wakes.wake(&incident.node);
+    }
+}
+
+/// The part of the page of health.
+struct Shown {
+    part: Subsystem,
+    /// What a person misses without the objects.
+    missed: &'static str,
+    /// What is said there: whether all were read once, and what keeps them from being read.
+    said: (bool, Option<Trouble>),
+}
+
+impl Shown {
+    fn new(context: &Context) -> Self {
+        let config = &context.config;
+        let missed = match (config.remediation.enabled, config.janitor.enabled) {
+            (true, true) => "no repair is ordered or carried out",
+            (true, false) => "no repair is ordered",
+            (false, true) => "no repair is carried out",
+            (false, false) => "no repair that was ordered before is followed",
+        };
+        let part = context.readiness.subsystem(PART);
+        part.limited("RebootNode objects are about to be read");
+        Self {
+            part,
+            missed,
+            said: (false, None),
+        }
+    }
+
+    /// Says how it stands; answers whether that is another trouble than before, or none any more.
+    fn show(&mut self, reboots: &Reboots) -> bool {
+        let standing = (reboots.is_known(), reboots.lock().trouble.clone());
+        if self.said == standing {
+            return false;
+        }
+        if let Some(words) = words(standing.1.as_ref(), self.missed) {
+            warn!(
+                code = "reboots_unread",
+                why = words,
+                "RebootNode objects can't be used"
+            );
+            self.part.limited(words);
+        } else {
+            info!("RebootNode objects were read");
+            self.part.ready();
+        }
+        self.said = standing;
+        true
+    }
+}
+
+/// What is wrong, and what to do.
+fn words(trouble: Option<&Trouble>, missed: &str) -> Option<String> {
+    let kept =
+        "and no node is given back for which it is not known whether a reboot may still come";
+    Some(match trouble? {
+        Trouble::Absent => format!(
+            "the definition of RebootNode is not installed, so that {missed}; install it: kubectl apply -f \
+             deploy/crds/janitor.dgxc.nvidia.com_rebootnodes.yaml"
+        ),
+        Trouble::Refused(why) => format!(
+            "the API server does not let us list and watch rebootnodes.janitor.dgxc.nvidia.com ({why}): \
+             {missed}, {kept}; give the controller's service account get, list and watch of them"
+        ),
+        Trouble::Other(why) => {
+            format!("RebootNode objects can't be read ({why}): until they can, {missed}, {kept}")
+        }
+    })
 }
 
 #[cfg(test)]
@@ -274,5 +372,29 @@ mod tests {
         assert_eq!(names(&reboots.all()), ["a"]);
         let version = &reboots.get("a").unwrap().metadata.resource_version;
         assert_eq!(version, "2", "a restored API server is behind");
+    }
+
+    #[test]
+    fn where_there_is_no_such_collection_none_can_be_there_and_that_is_known() {
+        let reboots = Reboots::default();
+        reboots.take(Change::Listing);
+        let refused = Trouble::Refused("403 Forbidden".to_owned());
+        reboots.take(Change::Failed(refused.clone()));
+        assert!(!reboots.is_known() && reboots.are_defined());
+        let said = words(Some(&refused), "no repair is ordered").unwrap();
+        assert!(said.contains("403 Forbidden") && said.contains("get, list and watch"));
+        reboots.take(Change::Listing);
+        reboots.take(Change::Put(object("a", "n1", 1)));
+        let gone = reboots.take(Change::Failed(Trouble::Absent));
+        assert_eq!(gone, ["n1"]);
+        assert!(reboots.is_known() && !reboots.are_defined());
+        assert!(reboots.all().is_empty());
+        reboots.take(Change::Listing);
+        assert!(
+            !reboots.are_defined(),
+            "a try is no answer: nothing is ordered yet"
+        );
+        reboots.take(Change::Listed);
+        assert!(reboots.are_defined());
     }
 }

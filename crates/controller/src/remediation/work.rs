@@ -233,6 +233,10 @@ impl Module {
         if !self.context.reboots.is_known() {
             return Ok(May::Not("objects_unknown", FIRST_PAUSE));
         }
+        if !self.context.reboots.are_defined() {
+            // Once they are, that wakes.
+            return Ok(May::Not("no_definition", LONGEST_PAUSE));
+        }
         if self.gate(observed).is_err() {
             return Ok(May::Not("starting", FIRST_PAUSE));
         }

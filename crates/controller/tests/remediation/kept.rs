@@ -1,17 +1,22 @@
 //! What keeps a planned repair from being ordered.
 
+use controller::context::Context;
+use controller::kubernetes::{self, Kube};
+use controller::reboots::{self, Reboots};
 use health_event::event::BehaviourOverrides;
 use health_event::incident::RepairStatus;
 use health_event::{HealthEvent, RecommendedAction};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 use testbed::wait_for;
+use tokio::task::JoinSet;
 
 use super::kit::{Case, config, fault, install, name_of, objects, uninstall};
-use crate::harness::{Cluster, SOON};
+use crate::harness::{Cluster, SOON, healthy};
 
 fn reboot(node: &str) -> HealthEvent {
     fault(node, "0", RecommendedAction::RestartBm)
@@ -120,19 +125,105 @@ async fn the_first_repair_waits_after_the_module_was_switched_on() {
     case.until("Running").await;
 }
 
+/// A token of a new service account, which may do nothing.
+async fn token(cluster: &Cluster, name: &str) -> String {
+    let accounts: Api<ServiceAccount> = Api::namespaced(cluster.testbed.admin(), "default");
+    let account = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+    let post = PostParams::default();
+    accounts.create(&post, &account).await.unwrap();
+    let asked = serde_json::from_value(json!({ "spec": { "audiences": [] } })).unwrap();
+    let given = accounts.create_token_request(name, &post, &asked).await;
+    given.unwrap().status.unwrap().token
+}
+
+/// Waits until the page of health says this of the orders.
+async fn until_health(context: &Context, says: &str) {
+    wait_for(format!("the page of health with {says}"), SOON, || async {
+        let (is_ready, page) = context.readiness.report();
+        anyhow::ensure!(is_ready && page.contains(says), "{page}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_the_api_server_knows_no_such_object_the_plan_waits_and_no_attempt_is_used_up() {
-    let cluster = Cluster::with_nodes(&["f-crd"]).await;
+async fn without_the_definition_plans_wait_the_healed_go_back_and_health_says_what_to_apply() {
+    let cluster = Cluster::with_nodes(&["f-crd", "f-healed"]).await;
     install(&cluster).await;
     uninstall(&cluster).await;
     let case = Case::start_as(&cluster, "f-crd", &config("")).await;
     case.controller.append(reboot("f-crd")).await;
-    case.until_blocked("objects_unknown").await;
-    let why = case.controller.context.reboots.failed().unwrap();
-    assert!(why.contains("rebootnodes"), "{why}");
+    case.until_blocked("no_definition").await;
+    let apply = "reboots: the definition of RebootNode is not installed, so that no repair is ordered; \
+                 install it: kubectl apply -f deploy/crds/";
+    until_health(&case.controller.context, apply).await;
+    // There can be no order: whoever is well goes back.
+    let warning = HealthEvent {
+        recommended_action: RecommendedAction::None,
+        ..reboot("f-healed")
+    };
+    case.controller.append(warning.clone()).await;
+    case.controller.until_state("f-healed", "Quarantined").await;
+    case.controller.append(healthy(&warning)).await;
+    case.controller.until_closed("f-healed").await;
     install(&cluster).await;
     let repair = case.until("Running").await;
-    assert_eq!(repair.attempt.unwrap().number, 1);
+    assert_eq!(repair.attempt.unwrap().number, 1, "no attempt was used up");
+    until_health(&case.controller.context, "reboots: ready").await;
+    // Taken away again it takes the objects with it, and is told again.
+    uninstall(&cluster).await;
+    until_health(&case.controller.context, apply).await;
+    install(&cluster).await;
+    until_health(&case.controller.context, "reboots: ready").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_right_to_read_orders_none_are_known_and_health_names_the_right() {
+    let cluster = Cluster::with_nodes(&["f-rights"]).await;
+    let case = Case::start(&cluster, "f-rights", "").await;
+    let mut settings = kubernetes::config(Some(&cluster.testbed.kubeconfig()))
+        .await
+        .unwrap();
+    settings.auth_info = kube::config::AuthInfo::default();
+    settings.auth_info.token = Some(token(&cluster, "f-nobody").await.into());
+    let context = Context {
+        kube: Kube::new(kubernetes::client(&settings).unwrap()),
+        reboots: Reboots::default(),
+        ..case.controller.context.clone()
+    };
+    let of_watch = context.clone();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { match reboots::run(&of_watch).await {} });
+    until_health(
+        &context,
+        "reboots: the API server does not let us list and watch rebootnodes.janitor.dgxc.nvidia.com (403 \
+         Forbidden): no repair is ordered, and no node is given back for which it is not known",
+    )
+    .await;
+    assert!(!context.reboots.is_known(), "no answer is no empty list");
+    let roles: Api<ClusterRole> = Api::all(cluster.testbed.admin());
+    let bindings: Api<ClusterRoleBinding> = Api::all(cluster.testbed.admin());
+    let role = json!({
+        "metadata": { "name": "f-rights" },
+        "rules": [{
+            "apiGroups": ["janitor.dgxc.nvidia.com"], "resources": ["rebootnodes"],
+            "verbs": ["list", "watch"],
+        }],
+    });
+    let binding = json!({
+        "metadata": { "name": "f-rights" },
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "f-rights",
+        },
+        "subjects": [{ "kind": "ServiceAccount", "namespace": "default", "name": "f-nobody" }],
+    });
+    let (post, role) = (PostParams::default(), serde_json::from_value(role).unwrap());
+    roles.create(&post, &role).await.unwrap();
+    let binding = serde_json::from_value(binding).unwrap();
+    bindings.create(&post, &binding).await.unwrap();
+    until_health(&context, "reboots: ready").await;
+    assert!(context.reboots.is_known());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,29 +286,6 @@ async fn repair_row_149_a_persons_repair_of_the_node_is_waited_for() {
     case.done("by-hand").await;
     case.until("Running").await;
     assert_eq!(case.objects().await.len(), 2);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_another_ones_object_holds_is_waited_for() {
-    let cluster = Cluster::with_nodes(&["f-locked"]).await;
-    install(&cluster).await;
-    let leases: Api<Lease> = Api::namespaced(cluster.testbed.admin(), "default");
-    let node = cluster.get("f-locked").await;
-    // Whatever owns it; a node does, so that it is not collected.
-    let lease = json!({ "metadata": { "name": "f-locked", "ownerReferences": [{
-        "apiVersion": "v1", "kind": "Node", "name": "f-locked", "uid": node.metadata.uid.unwrap(),
-    }] } });
-    let lease = serde_json::from_value(lease).unwrap();
-    leases.create(&PostParams::default(), &lease).await.unwrap();
-    let text = config("").replace("[janitor]\nenabled = false", "[janitor]\nenabled = true");
-    let case = Case::start_as(&cluster, "f-locked", &text).await;
-    case.controller.append(reboot("f-locked")).await;
-    case.until_blocked("other_repair").await;
-    leases
-        .delete("f-locked", &DeleteParams::default())
-        .await
-        .unwrap();
-    case.until("Running").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,7 +2,8 @@
 //!
 //! A drain says which nodes it wants to see; their pods are then followed until it lets go. Up to
 //! [`MOST_OWN_WATCHES`] nodes have a watch of their own; with more, one watch over all pods feeds those
-//! that were wanted when it began, and keeps nothing of others.
+//! that were wanted when it began, and keeps nothing of others; those that come while it is young wait for
+//! a watch of their own, or the next one over all.
 //!
 //! # Guarantees
 //! - A node is fed by one watch. What it answers was whole at one moment, and a later moment follows

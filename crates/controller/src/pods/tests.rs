@@ -1,9 +1,11 @@
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use decide::drain::Phase;
 use health_event::NodeName;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::decode::Pod;
 use super::watch::{Plan, Steps, own_of};
@@ -119,10 +121,10 @@ fn json_patch(into: &mut Value, patch: Value) {
 
 #[test]
 fn nothing_is_known_before_the_list_and_what_a_new_list_lacks_is_gone() {
-    let pods = Pods::default();
+    let (pods, now) = (Pods::default(), Instant::now());
     pods.want(&name("a"));
     let mut plan = Plan::default();
-    let steps = plan.follow(&pods);
+    let steps = plan.follow(&pods, now);
     assert_eq!(steps.own, [(name("a"), 1)]);
     say(&pods, 1, Change::Listing);
     assert!(put(&pods, 1, pod("a", "1")).is_empty(), "the list runs");
@@ -151,7 +153,7 @@ fn nothing_is_known_before_the_list_and_what_a_new_list_lacks_is_gone() {
     assert_eq!(known(&pods, "a"), Some((Vec::new(), false)));
     pods.release(&name("a"));
     pods.want(&name("a"));
-    let steps = plan.follow(&pods);
+    let steps = plan.follow(&pods, now);
     assert_eq!(
         (steps.end, steps.own),
         (vec![1], vec![(name("a"), 2)]),
@@ -160,7 +162,7 @@ fn nothing_is_known_before_the_list_and_what_a_new_list_lacks_is_gone() {
     pods.release(&name("a"));
     assert_eq!(known(&pods, "a"), None);
     assert_eq!(
-        plan.follow(&pods),
+        plan.follow(&pods, now),
         Steps {
             end: vec![2],
             ..Steps::default()
@@ -170,7 +172,7 @@ fn nothing_is_known_before_the_list_and_what_a_new_list_lacks_is_gone() {
 
 #[test]
 fn one_watch_more_than_the_bound_is_one_over_all_pods_that_keeps_what_was_wanted() {
-    let pods = Pods::default();
+    let (pods, now) = (Pods::default(), Instant::now());
     let mut plan = Plan::default();
     let nodes: Vec<NodeName> = (0..=MOST_OWN_WATCHES)
         .map(|n| name(&format!("n{n}")))
@@ -178,13 +180,13 @@ fn one_watch_more_than_the_bound_is_one_over_all_pods_that_keeps_what_was_wanted
     for node in &nodes[..MOST_OWN_WATCHES] {
         pods.want(node);
     }
-    assert_eq!(plan.follow(&pods).own.len(), MOST_OWN_WATCHES);
+    assert_eq!(plan.follow(&pods, now).own.len(), MOST_OWN_WATCHES);
     say(&pods, 1, Change::Listing);
     say(&pods, 1, Change::Listed);
     assert_eq!(known(&pods, "n0"), Some((Vec::new(), false)));
 
     pods.want(&nodes[MOST_OWN_WATCHES]);
-    let steps = plan.follow(&pods);
+    let steps = plan.follow(&pods, now);
     assert_eq!((steps.end.len(), steps.own.len()), (MOST_OWN_WATCHES, 0));
     let all = steps.all.unwrap();
     assert_eq!(
@@ -206,7 +208,7 @@ fn one_watch_more_than_the_bound_is_one_over_all_pods_that_keeps_what_was_wanted
 
     // One that comes later was not kept by it: it has its own.
     pods.want(&name("late"));
-    let steps = plan.follow(&pods);
+    let steps = plan.follow(&pods, now);
     assert_eq!((steps.own.len(), steps.all, steps.end.len()), (1, None, 0));
     assert_eq!(own_of(&plan), BTreeSet::from([&name("late")]));
 
@@ -214,7 +216,41 @@ fn one_watch_more_than_the_bound_is_one_over_all_pods_that_keeps_what_was_wanted
     for node in &nodes[10..] {
         pods.release(node);
     }
-    let steps = plan.follow(&pods);
+    let steps = plan.follow(&pods, now);
     assert_eq!((steps.own.len(), steps.all), (10, None));
     assert_eq!(steps.end, [all]);
+}
+
+#[test]
+fn a_burst_lists_all_pods_again_after_a_while_only_and_then_for_all_that_wait() {
+    let (pods, begin) = (Pods::default(), Instant::now());
+    let mut plan = Plan::default();
+    let at = |millis| begin + Duration::from_millis(millis);
+    let mut wanted = 0;
+    let mut want = |count: usize| {
+        for n in wanted..wanted + count {
+            pods.want(&name(&format!("n{n:04}")));
+        }
+        wanted += count;
+    };
+    want(MOST_OWN_WATCHES + 1);
+    let first = plan.follow(&pods, at(0));
+    assert_eq!((first.all, first.again_at), (Some(1), None));
+    // Those that come have their own watches as far as they go, and then wait.
+    let mut lists = 0;
+    for millis in [100, 500, 1_000, 1_999] {
+        want(200);
+        let steps = plan.follow(&pods, at(millis));
+        assert_eq!(steps.again_at, Some(at(2_000)), "{millis}");
+        lists += usize::from(steps.all.is_some());
+        assert_eq!(own_of(&plan).len(), MOST_OWN_WATCHES);
+    }
+    assert_eq!(lists, 0);
+    let all = plan.follow(&pods, at(2_000));
+    assert_eq!((all.again_at, all.own.len()), (None, 0));
+    assert_eq!(all.end.len(), MOST_OWN_WATCHES + 1);
+    let feed = all.all.unwrap();
+    say(&pods, feed, Change::Listing);
+    assert_eq!(say(&pods, feed, Change::Listed).len(), pods.wanted());
+    assert_eq!(plan.follow(&pods, at(2_001)), Steps::default());
 }

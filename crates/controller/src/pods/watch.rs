@@ -9,6 +9,7 @@ use health_event::NodeName;
 use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
 use tracing::info;
 
 use super::{FeedId, MOST_OWN_WATCHES, Pods};
@@ -22,6 +23,12 @@ const BACK_TO_OWN: usize = MOST_OWN_WATCHES * 3 / 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Shortest time between two watches over all pods, each of which lists them all and makes old what was
+/// known until it has. A thousand nodes are cordoned within 3 s or so: with this they are listed twice or
+/// three times instead of 15 times, and meanwhile the pods of the nodes that are seen, those of
+/// [`MOST_OWN_WATCHES`] and of the watch before, are more than the 500 that an API server evicts in that
+/// time.
+const ALL_AGAIN: Duration = Duration::from_secs(2);
 const PATH: &str = "/api/v1/pods";
 
 /// What feeds which nodes.
@@ -32,6 +39,8 @@ pub(super) struct Plan {
     own: BTreeMap<NodeName, FeedId>,
     /// The one over all pods.
     all: Option<FeedId>,
+    /// When the last one of those began.
+    all_since: Option<Instant>,
 }
 
 /// What is to be done so that each wanted node has its watch.
@@ -40,11 +49,13 @@ pub(super) struct Steps {
     pub(super) end: Vec<FeedId>,
     pub(super) own: Vec<(NodeName, FeedId)>,
     pub(super) all: Option<FeedId>,
+    /// Some wanted nodes have no watch yet: when to look again.
+    pub(super) again_at: Option<Instant>,
 }
 
 impl Plan {
-    /// Gives each wanted node that has no watch one; ends what nobody needs.
-    pub(super) fn follow(&mut self, pods: &Pods) -> Steps {
+    /// Gives each wanted node that has no watch one, now or at [`Steps::again_at`]; ends what nobody needs.
+    pub(super) fn follow(&mut self, pods: &Pods, now: Instant) -> Steps {
         let mut nodes = pods.lock();
         let mut steps = Steps::default();
         // One that was let go and is wanted again is another entry.
@@ -62,7 +73,13 @@ impl Plan {
         };
         let missing = nodes.iter().filter(|pair| !is_fed(pair));
         let mut missing: Vec<NodeName> = missing.map(|(node, _)| node.clone()).collect();
-        if self.own.len() + missing.len() > MOST_OWN_WATCHES {
+        let again_at = self.all_since.map(|since| since + ALL_AGAIN);
+        let too_many = self.own.len() + missing.len() > MOST_OWN_WATCHES;
+        if too_many && again_at.is_some_and(|at| now < at) {
+            missing.truncate(MOST_OWN_WATCHES - self.own.len());
+            steps.again_at = again_at;
+        } else if too_many {
+            self.all_since = Some(now);
             steps
                 .end
                 .extend(std::mem::take(&mut self.own).into_values());
@@ -107,7 +124,8 @@ impl Pods {
         let mut tasks: JoinSet<()> = JoinSet::new();
         let mut running: BTreeMap<FeedId, AbortHandle> = BTreeMap::new();
         loop {
-            let steps = plan.follow(self);
+            let steps = plan.follow(self, Instant::now());
+            let again_at = steps.again_at;
             for feed in steps.end {
                 if let Some(task) = running.remove(&feed) {
                     task.abort();
@@ -124,6 +142,7 @@ impl Pods {
             }
             tokio::select! {
                 () = self.0.changed.notified() => {}
+                () = sleep_until(again_at.unwrap_or_else(Instant::now)), if again_at.is_some() => {}
                 Some(ended) = tasks.join_next() => {
                     // Aborted ones end, the others never do.
                     if let Some(panic) = ended.err().and_then(|e| e.try_into_panic().ok()) {

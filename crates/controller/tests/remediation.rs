@@ -78,12 +78,6 @@ async fn repair_row_146_160_161_169_a_fault_orders_one_reboot_and_its_repeats_no
         case.steps(),
         ["Planned", "Requested", "Running", "Succeeded"]
     );
-    for (kind, reason, says) in [
-        ("Normal", "RepairOrdered", name.as_str()),
-        ("Normal", "RepairSucceeded", "Ready in another boot"),
-    ] {
-        until_event(&cluster, "f-one", kind, reason, says).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

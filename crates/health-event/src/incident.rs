@@ -204,8 +204,8 @@ pub enum DrainStatus {
     Draining(DrainDeadlines),
     /// No pod that counts is left.
     Drained,
-    /// A deadline is over and pods are left: a person is needed.
-    Failed(DrainFailure),
+    /// A deadline is over and pods are left: a person is needed for these.
+    Failed(DrainFailed),
     /// Ended before it was done: the incident is over, or nothing asks for it any more.
     Cancelled,
 }
@@ -238,6 +238,16 @@ pub struct DrainDeadlines {
     pub delete: Timestamp,
     /// Pods of `AllowCompletion` are done by then; `None`: they may run for ever.
     pub completion: Option<Timestamp>,
+}
+
+/// A drain of which pods are left that had to be gone. What has its own time still is asked to go, or
+/// waited for, as before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrainFailed {
+    /// Why.
+    pub why: DrainFailure,
+    /// Until when pods of each mode may stay, counted as before.
+    pub deadlines: DrainDeadlines,
 }
 
 /// Why a drain failed.

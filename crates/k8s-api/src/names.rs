@@ -260,10 +260,6 @@ pub const EVICTION_BLOCKED: &str = "EvictionBlocked";
 pub const DRAIN_FAILED: &str = "DrainFailed";
 /// Reason of the Event on a node whose drain does not begin, for a reason that a person can end.
 pub const DRAIN_WITHHELD: &str = "DrainWithheld";
-/// Reason of the Event on a node whose repair was ordered.
-pub const REPAIR_ORDERED: &str = "RepairOrdered";
-/// Reason of the Event on a node whose repair had its effect.
-pub const REPAIR_SUCCEEDED: &str = "RepairSucceeded";
 /// Reason of the Event on a node on which an attempt to repair it failed.
 pub const REPAIR_FAILED: &str = "RepairFailed";
 /// Reason of the Event on a node that a person took back while a repair may still have its effect.

@@ -1,5 +1,5 @@
 //! Follows the audit trail: core/v1 Events for nodes that the quarantine withholds, for the trip of a
-//! breaker, for drains that failed or may not begin, and for how repairs go. They are written as those of health events are.
+//! breaker, for drains that failed or may not begin, and for repairs that failed or need a person. They are written as those of health events are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -126,8 +126,6 @@ fn module(step: &StoredTransition) -> StepOf {
             failed: step.to == "Failed",
         },
         "remediation" => StepOf::Repair(match step.to.as_str() {
-            "Requested" => RepairStep::Ordered,
-            "Succeeded" => RepairStep::Succeeded,
             "Failed" => RepairStep::Failed,
             "NeedsOperator" => RepairStep::NeedsOperator,
             _ => RepairStep::Quiet,

@@ -104,7 +104,7 @@ impl Memory {
         nodes.entry(node.clone()).or_default().draining = Some(checks);
     }
 
-    /// It drains no more, and what was asked is told as long as the pods are there.
+    /// Some of it has failed, which is no end that is to be told: what is asked goes on.
     pub(super) fn failed(&self, node: &NodeName) {
         if let Some(of_node) = self.lock().get_mut(node) {
             of_node.draining = None;

@@ -67,5 +67,8 @@ pub(super) fn is_at_work(incident: &Incident) -> bool {
 /// Whether pods of the node may be asked to go, or are waited for.
 pub(super) fn is_draining(incident: &Incident) -> bool {
     let drain = incident.drain.as_ref().map(|drain| &drain.status);
-    matches!(drain, Some(DrainStatus::Draining(_)))
+    matches!(
+        drain,
+        Some(DrainStatus::Draining(_) | DrainStatus::Failed(_))
+    )
 }

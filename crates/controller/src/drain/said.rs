@@ -39,7 +39,16 @@ pub(super) fn cause(decision: &Decision, transition: &Transition, other: Option<
 
 /// A transition for people.
 fn text(decision: &Decision, transition: &Transition, other: Option<&str>) -> String {
-    let pods = pods(&decision.blockers);
+    let pods = match &transition.to {
+        DrainStatus::Failed(_) => {
+            let overdue = |b: &&Blocker| decision.overdue.contains(&b.pod);
+            pods(&decision.blockers.iter().filter(overdue).collect::<Vec<_>>())
+        }
+        DrainStatus::Waiting(_)
+        | DrainStatus::Draining(_)
+        | DrainStatus::Drained
+        | DrainStatus::Cancelled => pods(&decision.blockers.iter().collect::<Vec<_>>()),
+    };
     match (&transition.reason, &transition.to) {
         (Reason::KeptWaiting | Reason::OtherDrainer, DrainStatus::Waiting(wait)) => match wait {
             DrainWait::Paused => format!("the node is paused (annotation {})", names::PAUSE.text),
@@ -65,19 +74,20 @@ fn text(decision: &Decision, transition: &Transition, other: Option<&str>) -> St
             format!("the repair ends {passed} that did not go; no other is left")
         }
         (Reason::Empty, _) => "no pod that counts is left".to_owned(),
-        (Reason::Deadline, DrainStatus::Failed(why)) => match why {
+        (Reason::Deadline, DrainStatus::Failed(failed)) => match failed.why {
             DrainFailure::Immediate => format!("left at the deadline of evictions: {pods}"),
             DrainFailure::Deleted => format!("deleted, and still there: {pods}"),
             DrainFailure::Completion => format!("still running at the deadline: {pods}"),
         },
         (Reason::Deadline, _) => format!("left at the deadline: {pods}"),
+        (Reason::GoesOn, _) => format!("nothing is left that is over its time; to go: {pods}"),
         (Reason::NotWanted, _) => "no open fault wants the node empty".to_owned(),
         (Reason::Off, _) => "drains are switched off".to_owned(),
     }
 }
 
 /// How many pods, and some of their names; a budget's words with them.
-fn pods(blockers: &[Blocker]) -> String {
+fn pods(blockers: &[&Blocker]) -> String {
     let count = counted(blockers.len() as u64, "pod");
     if blockers.is_empty() {
         return count;
@@ -126,7 +136,7 @@ pub(super) fn moved(
                 code = "drain_failed",
                 node,
                 incident = id,
-                failure = failure.as_str(),
+                failure = failure.why.as_str(),
                 "the drain of {node} failed: {why}. Let them go, by their budgets, finalizers or \
                  kubelet, or delete them: the drain goes on by itself when they are gone; or cancel \
                  the incident by uncordoning the node"
@@ -250,6 +260,7 @@ fn errors(metrics: &ControllerMetrics, node: &NodeName, code: &str) {
 #[cfg(test)]
 mod tests {
     use decide::drain::PodRef;
+    use health_event::incident::{DrainDeadlines, DrainFailed};
 
     use super::*;
 
@@ -271,9 +282,18 @@ mod tests {
             blockers: vec![blocker("a", BlockedBy::Budget("needs 2".to_owned()))],
             ..Decision::default()
         };
+        let other = blocker("later", BlockedBy::Completion);
+        decision.overdue = vec![decision.blockers[0].pod.clone()];
+        decision.blockers.push(other);
+        let deadlines = DrainDeadlines {
+            immediate: Timestamp::UNIX_EPOCH,
+            delete: Timestamp::MAX,
+            completion: None,
+        };
+        let why = DrainFailure::Immediate;
         let failed = Transition {
             from: None,
-            to: DrainStatus::Failed(DrainFailure::Immediate),
+            to: DrainStatus::Failed(DrainFailed { why, deadlines }),
             reason: Reason::Deadline,
         };
         assert_eq!(
@@ -282,6 +302,8 @@ mod tests {
         );
         let many = (0..500).map(|n| blocker(&format!("p{n}"), BlockedBy::Completion));
         decision.blockers = many.collect();
+        let all = decision.blockers.iter();
+        decision.overdue = all.map(|blocker| blocker.pod.clone()).collect();
         let said = text(&decision, &failed, None);
         assert!(
             said.contains(": 500 pods (train/p0, ") && said.ends_with("train/p4, …)"),

@@ -253,10 +253,7 @@ impl Module {
                 let checks = checks.map(|f| f.id.scope.check_name.clone()).collect();
                 self.memory.draining(node, checks);
             }
-            Some(DrainStatus::Failed(_)) => {
-                self.memory.failed(node);
-                said::waits_for_timeout(&context.metrics, node, None);
-            }
+            Some(DrainStatus::Failed(_)) => self.memory.failed(node),
             Some(DrainStatus::Drained) => {
                 self.memory.forget(node);
                 said::waits_for_timeout(&context.metrics, node, None);
@@ -373,8 +370,8 @@ impl Module {
         let metrics = &self.context.metrics;
         if let Some(checks) = self.memory.forget(node) {
             said::cancelled(metrics, node, &checks);
-            said::waits_for_timeout(metrics, node, None);
         }
+        said::waits_for_timeout(metrics, node, None);
     }
 
     fn wake_in(&self, node: &NodeName, pause: Duration) {

@@ -139,6 +139,7 @@ pub(super) fn policy(config: &Config, first_action_until: Option<Timestamp>) -> 
     let actions = config.remediation.actions.iter();
     let groups = actions.map(|(name, action)| (name.clone(), action.equivalence_group.clone()));
     let repair_groups = groups.collect();
+    let drains = config.drain.enabled && !config.drain.dry_run;
     let config = &config.quarantine;
     Policy {
         mode: mode(config),
@@ -164,6 +165,7 @@ pub(super) fn policy(config: &Config, first_action_until: Option<Timestamp>) -> 
             .collect::<BTreeSet<_>>(),
         allow_protected: config.allow_protected,
         cordon_by: names::CORDON_BY_VALUE.to_owned(),
+        drains,
         repair_groups,
     }
 }

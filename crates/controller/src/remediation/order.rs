@@ -11,7 +11,6 @@ use health_event::incident::{Attempt, Incident};
 use jiff::{SignedDuration, Timestamp};
 use k8s_api::names;
 use k8s_api::reboot_node::{KIND, NewRebootNode, PATH, RebootNode};
-use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -217,41 +216,6 @@ impl Module {
                 }),
             },
             Err(CallError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Whether another one's object holds the lock of the node: the reference's programs and janitor
-    /// take it, under the node's name. As the API server's cache has it: whoever carries the repair out
-    /// takes the lock first, so that this only spares an order that would wait.
-    pub(super) async fn is_locked(&self, node: &NodeName) -> Result<bool, CallError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Owned {
-            #[serde(default)]
-            owner_references: Vec<serde::de::IgnoredAny>,
-        }
-        #[derive(Deserialize)]
-        struct Lease {
-            metadata: Owned,
-        }
-        let namespace = janitor::lock_namespace(&self.context);
-        let call = Call {
-            act: format!("reading of the lock of node {node}"),
-            path: format!(
-                "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{node}?resourceVersion=0"
-            ),
-            write: None,
-            accept: JSON,
-        };
-        let deadline = Instant::now() + READ_TIMEOUT;
-        match self.context.kube.call(&call, deadline).await {
-            Ok(body) => {
-                // A Lease of the same name that no object owns locks no node.
-                let lease = serde_json::from_slice::<Lease>(&body);
-                Ok(lease.is_ok_and(|lease| !lease.metadata.owner_references.is_empty()))
-            }
-            Err(CallError::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }

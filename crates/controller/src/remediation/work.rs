@@ -30,8 +30,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause, before its random part.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// Between looks at a lock that another one holds.
-const LOCK_LOOK: Duration = Duration::from_secs(10);
+/// Between looks at a signal of another order that may still have its effect.
+const SIGNAL_LOOK: Duration = Duration::from_secs(10);
 
 /// What all workers share.
 pub(super) struct Module {
@@ -192,7 +192,7 @@ impl Module {
         };
         let mut blocked = decision.blocked;
         if orders(&decision) {
-            match self.may_order(incident, observed).await? {
+            match self.may_order(incident, observed)? {
                 May::Order => {}
                 May::Not(by, pause) => {
                     blocked = Some(by);
@@ -229,7 +229,9 @@ impl Module {
     }
 
     /// What only a look at the moment of the order tells.
-    async fn may_order(&self, incident: &Incident, observed: &Observed) -> Result<May, TurnError> {
+    /// Not the node's lock: whoever carries the repair out takes it first, and an order waits for it in
+    /// that one's queue.
+    fn may_order(&self, incident: &Incident, observed: &Observed) -> Result<May, TurnError> {
         if !self.context.reboots.is_known() {
             return Ok(May::Not("objects_unknown", FIRST_PAUSE));
         }
@@ -241,12 +243,7 @@ impl Module {
             return Ok(May::Not("starting", FIRST_PAUSE));
         }
         if self.is_signal_pending(&incident.node, &incident.machine)? {
-            return Ok(May::Not("other_repair", LOCK_LOOK));
-        }
-        // Without janitor here, locks are in the namespace of whatever carries repairs out.
-        let locks = self.context.config.janitor.enabled;
-        if locks && self.is_locked(&incident.node).await? {
-            return Ok(May::Not("other_repair", LOCK_LOOK));
+            return Ok(May::Not("other_repair", SIGNAL_LOOK));
         }
         Ok(May::Order)
     }

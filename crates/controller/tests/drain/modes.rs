@@ -93,6 +93,37 @@ async fn drain_row_1_2_5_6_8_17_18_22_26_each_namespace_is_drained_as_it_is_conf
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_over_its_time_fails_alone_and_the_pods_of_other_modes_go_at_theirs() {
+    let cluster = Cluster::with_nodes(&["dm-apart"]).await;
+    let node = "dm-apart";
+    pod(&cluster, node, "dp-else", "stays", json!({})).await;
+    pod(&cluster, node, "dp-later", "p", json!({})).await;
+    let voice = draining(&cluster, node, "completion_deadline = '500ms'").await;
+    takes_out(&voice, node).await;
+    let failed = until_drain(&voice, "Failed", "completion").await;
+    assert!(failed["completion_deadline"].is_string(), "{failed}");
+    assert_untouched(&cluster, "dp-later", "p").await;
+    let says = "still running at the deadline: 1 pod (dp-else/stays)";
+    until_event(&cluster, node, "Warning", "DrainFailed", says).await;
+    until_gone(&cluster, "dp-later", "p").await;
+    until_blocked(&voice, &["dp-else/stays completion"]).await;
+    until_drain(&voice, "Failed", "completion").await;
+    assert_untouched(&cluster, "dp-else", "stays").await;
+    // One that comes has time still, and is asked to go; what was over its time goes by a person.
+    pod(&cluster, node, "dp-later", "q", json!({})).await;
+    delete(&cluster, "dp-else", "stays").await;
+    until_gone(&cluster, "dp-later", "q").await;
+    until_drain(&voice, "Drained", "").await;
+    let calls = pod_calls(&cluster, "dp-later");
+    assert_eq!(calls.len(), 2, "{calls:?}");
+    let (_, page) = voice.program.get("/metrics", None).await;
+    assert!(
+        !page.contains("node_drainer_waiting_for_timeout{"),
+        "{page}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn drain_row_14_16_pods_of_daemon_sets_of_kubelets_and_finished_ones_are_let_be() {
     let cluster = Cluster::with_nodes(&["dm-none"]).await;
     let node = "dm-none";

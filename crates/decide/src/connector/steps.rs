@@ -54,15 +54,11 @@ pub enum StepOf {
 /// What a step of a repair means for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepairStep {
-    /// It was ordered.
-    Ordered,
-    /// Its effect was seen.
-    Succeeded,
     /// The attempt failed.
     Failed,
     /// A person is needed.
     NeedsOperator,
-    /// Nothing that a person would be told.
+    /// Nothing that a person would be told: the node's label and the order itself say it.
     Quiet,
 }
 
@@ -110,19 +106,14 @@ fn drain_posts(step: &Step<'_>, failed: bool) -> Vec<EventPost> {
 }
 
 fn repair_post(step: &Step<'_>, what: RepairStep) -> Option<EventPost> {
-    let (reason, kind) = match what {
-        RepairStep::Ordered => (names::REPAIR_ORDERED, "Normal"),
-        RepairStep::Succeeded => (names::REPAIR_SUCCEEDED, "Normal"),
-        RepairStep::Failed => (names::REPAIR_FAILED, "Warning"),
-        RepairStep::NeedsOperator => (names::REPAIR_NEEDS_OPERATOR, "Warning"),
+    let reason = match what {
+        RepairStep::Failed => names::REPAIR_FAILED,
+        RepairStep::NeedsOperator => names::REPAIR_NEEDS_OPERATOR,
         RepairStep::Quiet => return None,
     };
     let text = cut_to(step.text, LONG_TEXT);
     let message = format!("{text}; `warden explain {}` tells more", step.node);
-    Some(EventPost {
-        kind: kind.to_owned(),
-        ..post(step, reason, message)
-    })
+    Some(post(step, reason, message))
 }
 
 fn quarantine_posts(step: &Step<'_>) -> Vec<EventPost> {
@@ -334,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn each_end_of_a_repair_is_told_of_in_its_own_words() {
+    fn an_end_of_a_repair_that_a_person_is_to_know_of_is_told_in_its_own_words() {
         let of = |what| {
             let step = Step {
                 module: StepOf::Repair(what),
@@ -347,8 +338,6 @@ mod tests {
         };
         let message = "attempt 1 failed: why; `warden explain gpu-1` tells more".to_owned();
         for (what, reason, kind) in [
-            (RepairStep::Ordered, "RepairOrdered", "Normal"),
-            (RepairStep::Succeeded, "RepairSucceeded", "Normal"),
             (RepairStep::Failed, "RepairFailed", "Warning"),
             (RepairStep::NeedsOperator, "RepairNeedsOperator", "Warning"),
         ] {

@@ -4,8 +4,8 @@
 //! ```text
 //!                 ┌─► Waiting ─┐              ┌─ a pod came late ─┐
 //!  a fault wants ─┤            ├──► Draining ─┴──► Drained ◄──────┘──┐ the pods went after all
-//!  the node empty └────────────┘      │  │                           │
-//!                                     │  └─ deadline ──────────► Failed
+//!  the node empty └────────────┘      │  ▲                           │
+//!                                     │  └─ deadline of some pods ► Failed
 //!   nothing wants it any more, or the incident is over
 //!                                     ▼
 //!                                 Cancelled ──► (a fault that joins begins anew)
@@ -14,6 +14,8 @@
 //!   change of the marks, which takes milliseconds, has the incident to itself.
 //! - Deadlines count from the beginning of the drain. At the end of one it fails, or pods are
 //!   deleted, as the policy says; pods of `DeleteAfterTimeout` are always deleted.
+//! - It fails in the pods that are over their time alone: the others are asked and waited for until
+//!   their own, and once only such are left it is Draining again.
 //!
 //! # Invariants (`tests`)
 //! - No call without an open incident whose open faults want the drain (P2), none for a pod that
@@ -36,8 +38,8 @@ mod pods;
 mod tests;
 
 use health_event::incident::{
-    Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, Incident, QuarantineStatus,
-    RepairStatus,
+    Drain, DrainDeadlines, DrainFailed, DrainFailure, DrainStatus, DrainWait, Incident,
+    QuarantineStatus, RepairStatus,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -65,6 +67,8 @@ pub struct Decision {
     pub asks: Vec<Ask>,
     /// The pods that it waits for, in order of namespace and name.
     pub blockers: Vec<Blocker>,
+    /// Those among them that are over their time.
+    pub overdue: Vec<PodRef>,
     /// Pods on the node that it does not wait for because the repair makes them harmless.
     pub passed_over: Vec<PodRef>,
     /// When to decide again, whatever happens or not.
@@ -99,6 +103,8 @@ pub enum Reason {
     CameLate,
     /// A deadline is over.
     Deadline,
+    /// Of what was over its time nothing is left; others have time still.
+    GoesOn,
     /// No open fault wants it any more.
     NotWanted,
     /// The module is switched off.
@@ -116,6 +122,7 @@ impl Reason {
             Self::NothingToDo => "nothing_to_do",
             Self::CameLate => "came_late",
             Self::Deadline => "deadline",
+            Self::GoesOn => "goes_on",
             Self::NotWanted => "not_wanted",
             Self::Off => "off",
         }
@@ -135,7 +142,8 @@ pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
 }
 
 /// Whether the decision looks at the node's pods, so that they are to be followed. Of a node that is
-/// drained they are for [`LATE`], and while its repair waits to be ordered.
+/// drained they are for [`LATE`], and while its repair waits to be ordered; of one that is repaired they
+/// are not.
 pub fn needs_pods(view: &View<'_>, now: Timestamp) -> bool {
     let look = Look { view, now };
     let begins = || {
@@ -153,7 +161,7 @@ pub fn needs_pods(view: &View<'_>, now: Timestamp) -> bool {
                     let repair = view.incident.repair.as_ref().map(|repair| &repair.status);
                     let planned = matches!(repair, Some(RepairStatus::Planned { .. }));
                     let late = now < later(drain.since, LATE) || planned;
-                    late && !view.repair_under_way
+                    late && !view.repair_under_way && !is_repaired(view.incident)
                 }
             }
         }
@@ -167,6 +175,12 @@ pub fn needs_pods(view: &View<'_>, now: Timestamp) -> bool {
             _,
         ) => false,
     }
+}
+
+/// Whether the repair for which the node was emptied has had its effect: pods may come again.
+fn is_repaired(incident: &Incident) -> bool {
+    let repair = incident.repair.as_ref();
+    repair.is_some_and(|repair| repair.status == RepairStatus::Succeeded)
 }
 
 /// What is left of a drain when its incident goes to its end: the release takes it along.
@@ -204,16 +218,14 @@ impl Look<'_> {
                 self.move_to(DrainStatus::Cancelled, Reason::NotWanted)
             }
             Some(DrainStatus::Waiting(_)) => self.begin(),
-            Some(DrainStatus::Draining(deadlines)) => self.draining(*deadlines),
-            Some(DrainStatus::Failed(_)) => self.failed(),
+            Some(DrainStatus::Draining(deadlines)) => self.under_way(*deadlines, None),
+            Some(DrainStatus::Failed(failed)) => self.failed(*failed),
             Some(DrainStatus::Drained) => self.drained(wanted),
         }
     }
 
     fn drained(&self, wanted: bool) -> Decision {
-        let repair = self.view.incident.repair.as_ref();
-        let repaired = repair.is_some_and(|repair| repair.status == RepairStatus::Succeeded);
-        let wanted = wanted && !repaired;
+        let wanted = wanted && !is_repaired(self.view.incident);
         let may_act = wanted && self.view.policy.mode == Mode::Enforce && !self.view.paused;
         let seen = self.look_over();
         if !may_act || self.view.repair_under_way || seen.counted == 0 {
@@ -323,7 +335,8 @@ impl Look<'_> {
         })
     }
 
-    fn draining(&self, deadlines: DrainDeadlines) -> Decision {
+    /// What is over its time fails, alone: all else is asked and waited for until its own.
+    fn under_way(&self, deadlines: DrainDeadlines, failed: Option<DrainFailure>) -> Decision {
         let seen = self.look_over_by(deadlines);
         if self.view.pods.is_none() {
             return seen.decision;
@@ -331,37 +344,38 @@ impl Look<'_> {
         if seen.counted == 0 {
             return self.with_move(seen.decision, DrainStatus::Drained, Reason::Empty);
         }
+        let mut decision = seen.decision;
         match self.view.policy.mode {
+            Mode::Enforce if seen.failed == failed => return decision,
             Mode::Enforce => {}
             // It was switched in the middle: nothing more is asked, and nothing is given up.
             Mode::DryRun | Mode::Refused | Mode::Off => {
-                let mut decision = seen.decision;
                 decision.asks.clear();
                 return decision;
             }
         }
-        if let Some(why) = seen.failed {
-            let mut decision = seen.decision;
-            decision.asks.clear();
-            return self.with_move(decision, DrainStatus::Failed(why), Reason::Deadline);
+        // The calls go with the next decision, once this one is stored.
+        decision.asks.clear();
+        match seen.failed {
+            Some(why) => {
+                let failed = DrainStatus::Failed(DrainFailed { why, deadlines });
+                self.with_move(decision, failed, Reason::Deadline)
+            }
+            None => self.with_move(decision, DrainStatus::Draining(deadlines), Reason::GoesOn),
         }
-        seen.decision
     }
 
     /// A person is needed; what they do about the pods is seen, and a fault that joins and may hurry
     /// them off begins anew.
-    fn failed(&self) -> Decision {
-        let seen = self.look_over();
+    fn failed(&self, failed: DrainFailed) -> Decision {
         let may_act = self.view.policy.mode == Mode::Enforce && !self.view.paused;
-        if self.view.pods.is_some() && seen.counted > 0 && may_act && self.is_forced_anew() {
-            return self.drain_now(seen, Reason::Wanted);
+        if self.view.pods.is_some() && may_act && self.is_forced_anew() {
+            let seen = self.look_over();
+            if seen.counted > 0 {
+                return self.drain_now(seen, Reason::Wanted);
+            }
         }
-        let mut decision = seen.decision;
-        decision.asks.clear();
-        if self.view.pods.is_some() && seen.counted == 0 {
-            return self.with_move(decision, DrainStatus::Drained, Reason::Empty);
-        }
-        decision
+        self.under_way(failed.deadlines, Some(failed.why))
     }
 
     /// As if the drain began now.
@@ -423,6 +437,9 @@ impl Seen {
     fn add(&mut self, turn: pods::Turn) {
         self.counted += 1;
         self.failed = self.failed.into_iter().chain(turn.failed).min();
+        if turn.failed.is_some() {
+            self.decision.overdue.push(turn.blocker.pod.clone());
+        }
         self.decision.wake_at = self.decision.wake_at.into_iter().chain(turn.look_at).min();
         self.decision.blockers.push(turn.blocker);
         self.decision.asks.extend(turn.ask);

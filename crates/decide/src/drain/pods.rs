@@ -1,6 +1,6 @@
 //! One pod: whether the drain waits for it, for how long, and whether it is asked to go.
 
-use health_event::incident::{DrainDeadlines, DrainFailure, DrainStatus};
+use health_event::incident::{Drain, DrainDeadlines, DrainFailure, DrainStatus};
 use jiff::{SignedDuration, Timestamp};
 
 use super::facts::{Ask, Asked, AtDeadline, BlockedBy, Blocker, How, Phase, PodFacts, View};
@@ -142,7 +142,7 @@ pub(super) fn turn(
         blocker: Blocker {
             pod: pod.pod.clone(),
             why,
-            until: came_until.or(limit.next(now).into_iter().chain(until).min()),
+            until: came_until.or_else(|| limit.next(now).into_iter().chain(until).min()),
         },
         ask,
         failed,
@@ -155,9 +155,8 @@ pub(super) fn turn(
 /// a dozen times in an hour, and never thousands of times.
 fn asked_from(view: &View<'_>, pod: &PodFacts) -> Option<Timestamp> {
     let drain = view.incident.drain.as_ref();
-    let since = drain
-        .filter(|d| matches!(d.status, DrainStatus::Draining(_)))?
-        .since;
+    let asks = |d: &&Drain| matches!(d.status, DrainStatus::Draining(_) | DrainStatus::Failed(_));
+    let since = drain.filter(asks)?.since;
     let created = pod.created_at.filter(|at| *at > since)?;
     Some(later(
         created,

@@ -106,6 +106,42 @@ impl Case {
         Self::new(Some(DrainStatus::Draining(deadlines)), pods)
     }
 
+    fn failed(why: DrainFailure, pods: &[PodFacts]) -> Self {
+        let mut case = Self::draining(pods);
+        let drain = case.incident.drain.as_mut().unwrap();
+        if let DrainStatus::Draining(deadlines) = drain.status {
+            drain.status = DrainStatus::Failed(DrainFailed { why, deadlines });
+        }
+        case
+    }
+
+    /// Draining since the beginning of time, until these minutes of it.
+    fn set_deadlines(&mut self, immediate: i64, delete: i64, completion: Option<i64>) {
+        self.incident.drain = Some(Drain {
+            status: DrainStatus::Draining(DrainDeadlines {
+                immediate: at(immediate),
+                delete: at(delete),
+                completion: completion.map(at),
+            }),
+            since: at(0),
+        });
+    }
+
+    fn status(&self) -> Option<DrainStatus> {
+        self.incident
+            .drain
+            .as_ref()
+            .map(|drain| drain.status.clone())
+    }
+
+    /// Why it fails now, if it does.
+    fn fails(&self, now: Timestamp) -> Option<DrainFailure> {
+        match self.decide(now).transition?.to {
+            DrainStatus::Failed(failed) => Some(failed.why),
+            _ => None,
+        }
+    }
+
     fn view(&self) -> View<'_> {
         View {
             incident: &self.incident,
@@ -223,7 +259,7 @@ fn nothing_is_drained_before_the_pods_are_known() {
         case.pods = None;
         assert_eq!(case.decide(at(90)), Decision::default());
     }
-    let mut failed = Case::new(Some(DrainStatus::Failed(DrainFailure::Immediate)), &[]);
+    let mut failed = Case::failed(DrainFailure::Immediate, &[]);
     assert_eq!(failed.moves(at(90)), Some(("Drained", "empty")));
     failed.pods = None;
     assert_eq!(failed.moves(at(90)), None);
@@ -231,14 +267,9 @@ fn nothing_is_drained_before_the_pods_are_known() {
 
 #[test]
 fn pods_are_followed_as_long_as_something_is_decided_by_them() {
-    let failed = DrainStatus::Failed(DrainFailure::Immediate);
+    let failed = Case::failed(DrainFailure::Immediate, &[]).status();
     let draining = Case::draining(&[]).incident.drain.map(|d| d.status);
-    for status in [
-        None,
-        draining.clone(),
-        Some(failed),
-        Some(DrainStatus::Cancelled),
-    ] {
+    for status in [None, draining.clone(), failed, Some(DrainStatus::Cancelled)] {
         assert!(
             Case::new(status.clone(), &[]).needs_pods(at(0)),
             "{status:?}"
@@ -272,6 +303,16 @@ fn pods_are_followed_as_long_as_something_is_decided_by_them() {
     assert!(drained.needs_pods(late), "until the repair is ordered");
     drained.repair_under_way = true;
     assert!(!drained.needs_pods(since));
+    drained.repair_under_way = false;
+    drained.incident.repair = Some(Repair {
+        status: RepairStatus::Succeeded,
+        since,
+        attempt: None,
+    });
+    assert!(
+        !drained.needs_pods(since),
+        "what it was emptied for is done"
+    );
 
     let mut case = Case::new(draining, &[]);
     case.incident.quarantine = QuarantineStatus::Applying;
@@ -468,8 +509,7 @@ fn deadlines_end_every_wait_that_has_one() {
     case.policy.at_deadline = AtDeadline::Delete;
     assert_eq!(case.asks(at(60)), [("now".to_owned(), How::Delete)]);
     assert_eq!(case.moves(at(65)), Some(("Failed", "deadline")));
-    let failed = case.decide(at(65)).transition.map(|t| t.to);
-    assert_eq!(failed, Some(DrainStatus::Failed(DrainFailure::Deleted)));
+    assert_eq!(case.fails(at(65)), Some(DrainFailure::Deleted));
 
     let case = Case::draining(&[pod("later")]);
     assert_eq!(case.moves(at(34)), None);
@@ -477,27 +517,56 @@ fn deadlines_end_every_wait_that_has_one() {
 
     let mut case = Case::draining(&[pod("else")]);
     assert_eq!(case.moves(at(100_000)), None, "it may run for ever");
-    case.incident.drain = Some(Drain {
-        status: DrainStatus::Draining(DrainDeadlines {
-            immediate: at(60),
-            delete: at(30),
-            completion: Some(at(120)),
-        }),
-        since: at(0),
-    });
+    case.set_deadlines(60, 30, Some(120));
     assert_eq!(case.decide(at(0)).wake_at, Some(at(120)));
-    let failed = case.decide(at(120)).transition.map(|t| t.to);
-    assert_eq!(failed, Some(DrainStatus::Failed(DrainFailure::Completion)));
+    assert_eq!(case.fails(at(120)), Some(DrainFailure::Completion));
     case.policy.at_deadline = AtDeadline::Delete;
     assert_eq!(case.asks(at(120)), [("else".to_owned(), How::Delete)]);
 }
 
 #[test]
-fn a_fault_that_joins_a_failed_drain_and_forces_it_begins_it_anew() {
-    let mut case = Case::new(
-        Some(DrainStatus::Failed(DrainFailure::Immediate)),
-        &[pod("now")],
+fn a_drain_fails_in_what_is_over_its_time_and_goes_on_with_all_else() {
+    let mut case = Case::draining(&[pod("now"), pod("later"), pod("else")]);
+    case.set_deadlines(60, 90, Some(120));
+    // Evictions are over their time; who is deleted later, or may finish, has time.
+    let failed = case.decide(at(60));
+    assert_eq!(
+        (failed.asks.len(), failed.overdue),
+        (0, vec![pod("now").pod])
     );
+    assert_eq!(case.fails(at(60)), Some(DrainFailure::Immediate));
+    case.take(&case.decide(at(60)));
+    assert_eq!((case.moves(at(60)), case.asks(at(60))), (None, Vec::new()));
+    assert_eq!(case.decide(at(60)).wake_at, Some(at(90)));
+    assert_eq!(case.asks(at(90)), [("later".to_owned(), How::Delete)]);
+    // A deletion that helps nothing, and one that never ends, are not told again beside it.
+    assert_eq!(case.moves(at(100)), None);
+    assert_eq!(case.decide(at(120)).overdue.len(), 3);
+
+    // What was over its time went: the others have theirs still.
+    case.pods = Some(vec![pod("else")]);
+    assert_eq!(case.moves(at(110)), Some(("Draining", "goes_on")));
+    let mut goes_on = case.clone();
+    goes_on.take(&case.decide(at(110)));
+    assert_eq!(goes_on.moves(at(110)), None);
+    assert_eq!(goes_on.fails(at(120)), Some(DrainFailure::Completion));
+    // Or it is over its time itself meanwhile.
+    assert_eq!(case.fails(at(120)), Some(DrainFailure::Completion));
+    case.pods = Some(Vec::new());
+    assert_eq!(case.moves(at(120)), Some(("Drained", "empty")));
+
+    // Evictions go on beside pods that did not finish in time, by their own pace.
+    let mut case = Case::draining(&[pod("now"), pod("else")]);
+    case.set_deadlines(60, 30, Some(20));
+    case.take(&case.decide(at(20)));
+    assert_eq!(case.asks(at(20)), [("now".to_owned(), EVICT)]);
+    case.policy.mode = Mode::Refused;
+    assert_eq!((case.moves(at(90)), case.asks(at(20))), (None, Vec::new()));
+}
+
+#[test]
+fn a_fault_that_joins_a_failed_drain_and_forces_it_begins_it_anew() {
+    let mut case = Case::failed(DrainFailure::Immediate, &[pod("now")]);
     let mut joins = case.incident.faults[0].clone();
     joins.id = fault_id("48");
     joins.joined_at = case.incident.drain.as_ref().unwrap().since + MINUTE;

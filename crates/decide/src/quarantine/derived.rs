@@ -1,16 +1,19 @@
 //! What a node's labels and annotations say of its drain and repair: derived from the incident, and
-//! written whenever the node says something else.
+//! written whenever the node says something else; a state that is over at once is left out.
 
 use std::collections::BTreeMap;
 
+use health_event::FaultId;
 use health_event::incident::{
     Attempt, DrainStatus, Effect, Incident, QuarantineStatus, RepairStatus,
 };
+use jiff::{SignedDuration, Timestamp};
 use k8s_api::names;
 use k8s_api::remediation_state::render;
 
 use super::decision::{NodeWrite, Preconditions, WriteKind};
-use super::facts::{Annotation, Label, NodeFacts, Policy};
+use super::facts::{Annotation, Label, NodeFacts, Policy, View};
+use crate::later;
 
 /// Value of label `dgxc.nvidia.com/nvsentinel-state`: the least advanced of drain and repair, and
 /// `remediation-failed` where nothing more is done by itself (drain-and-remediation 1.2).
@@ -39,6 +42,47 @@ pub fn state_label(incident: &Incident) -> &'static str {
             Some(DrainStatus::Waiting(_) | DrainStatus::Cancelled) | None,
             Some(RepairStatus::Planned { .. } | RepairStatus::Cancelled) | None,
         ) => names::STATE_QUARANTINED,
+    }
+}
+
+/// How long a state stands that another one usually follows within milliseconds before the node says it:
+/// long enough for a store commit and an agent's report after its boot, too short for a person to miss it.
+const PASSING: SignedDuration = SignedDuration::from_secs(1);
+
+/// Until when the node need not say the state of the incident, which is then usually over: the drain follows
+/// the cordon, the order the drain, the release the repair. None of a state that lasts.
+pub(super) fn passes_until(incident: &Incident) -> Option<Timestamp> {
+    let drain = incident.drain.as_ref();
+    let repair = incident.repair.as_ref();
+    let planned = repair.is_some_and(|r| matches!(r.status, RepairStatus::Planned { .. }));
+    let since = match state_label(incident) {
+        names::STATE_QUARANTINED if drain.is_none() => Some(incident.since),
+        names::STATE_DRAIN_SUCCEEDED if planned => {
+            let both = [drain.map(|drain| drain.since), repair.map(|r| r.since)];
+            both.into_iter().flatten().max()
+        }
+        names::STATE_REMEDIATION_SUCCEEDED => repair.map(|repair| repair.since),
+        _ => None,
+    };
+    since.map(|since| later(since, PASSING))
+}
+
+/// What the label says as the marks are written: where a drain follows at once, its state, so that it needs
+/// no write of its own.
+pub(super) fn state_with_marks(
+    view: &View<'_>,
+    node: &NodeFacts,
+    incident: &Incident,
+) -> &'static str {
+    let skips = |id: &FaultId| {
+        let mut of_fault = view.faults.iter().filter(|fault| fault.id == *id);
+        of_fault.any(|fault| fault.event.drain_overrides.is_some_and(|o| o.skip))
+    };
+    let is_wanted = incident.open_faults().any(|fault| !skips(&fault.id));
+    if view.policy.drains && incident.drain.is_none() && is_wanted && !node.paused {
+        names::STATE_DRAINING
+    } else {
+        state_label(incident)
     }
 }
 

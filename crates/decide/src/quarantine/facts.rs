@@ -245,6 +245,8 @@ pub struct Policy {
     pub allow_protected: bool,
     /// Value of label `cordon-by`. Default `Warden`.
     pub cordon_by: String,
+    /// Whether a drain follows each cordon at once, as far as the settings tell.
+    pub drains: bool,
     /// Group under which a repair for an action stands in annotation `latestFaultRemediationState`; an
     /// action that is not listed is a group of its own.
     pub repair_groups: BTreeMap<String, String>,

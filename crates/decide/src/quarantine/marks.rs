@@ -10,7 +10,7 @@ use k8s_api::{AppliedTaint, IncidentMark};
 
 use super::annotated::open_events;
 use super::decision::{NodeWrite, Preconditions, WriteKind};
-use super::derived::{remediation_state, state_label};
+use super::derived::{remediation_state, state_with_marks};
 use super::facts::{Annotation, CooperatorPolicy, Label, NodeFacts, TaintRead, View};
 use super::on_node::{MarkRead, OnNode, has_taint, is_cordoned, taints};
 use crate::rules::wanted;
@@ -258,7 +258,7 @@ pub(super) fn apply(
     draft.remove_annotation(node, Annotation::UncordonedManually);
     draft.remove_annotation(node, Annotation::UntaintedManually);
     label_cordon(view, node, on, incident, now, &mut draft);
-    let state = state_label(incident);
+    let state = state_with_marks(view, node, incident);
     if node.labels.get(&Label::State).is_none_or(|is| is != state) {
         draft.labels.insert(Label::State, Some(state.to_owned()));
     }

@@ -2,7 +2,7 @@
 
 use health_event::BootId;
 use health_event::incident::{
-    Attempt, Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, Effect, OperatorReason,
+    Attempt, Drain, DrainDeadlines, DrainFailed, DrainFailure, DrainStatus, DrainWait, Effect, OperatorReason,
     Repair, RepairFailure, RepairStatus, Rung, Validation, ValidationStatus,
 };
 use jiff::Timestamp;
@@ -30,7 +30,12 @@ enum DrainStatusRecord {
         completion: Option<Timestamp>,
     },
     Drained,
-    Failed(String),
+    Failed {
+        why: String,
+        immediate: Timestamp,
+        delete: Timestamp,
+        completion: Option<Timestamp>,
+    },
     Cancelled,
 }
 
@@ -102,7 +107,12 @@ impl From<&Drain> for DrainRecord {
                 completion: deadlines.completion,
             },
             DrainStatus::Drained => DrainStatusRecord::Drained,
-            DrainStatus::Failed(why) => DrainStatusRecord::Failed(why.as_str().to_owned()),
+            DrainStatus::Failed(failed) => DrainStatusRecord::Failed {
+                why: failed.why.as_str().to_owned(),
+                immediate: failed.deadlines.immediate,
+                delete: failed.deadlines.delete,
+                completion: failed.deadlines.completion,
+            },
             DrainStatus::Cancelled => DrainStatusRecord::Cancelled,
         };
         let since = drain.since;
@@ -132,9 +142,19 @@ impl TryFrom<DrainRecord> for Drain {
                 completion,
             }),
             DrainStatusRecord::Drained => DrainStatus::Drained,
-            DrainStatusRecord::Failed(why) => DrainStatus::Failed(
-                DrainFailure::from_stored(&why).ok_or_else(|| bad("failure of a drain"))?,
-            ),
+            DrainStatusRecord::Failed {
+                why,
+                immediate,
+                delete,
+                completion,
+            } => DrainStatus::Failed(DrainFailed {
+                why: DrainFailure::from_stored(&why).ok_or_else(|| bad("failure of a drain"))?,
+                deadlines: DrainDeadlines {
+                    immediate,
+                    delete,
+                    completion,
+                },
+            }),
             DrainStatusRecord::Cancelled => DrainStatus::Cancelled,
         };
         let since = record.since;

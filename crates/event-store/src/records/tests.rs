@@ -1,7 +1,7 @@
 //! Round trips.
 
 use health_event::incident::{
-    Attempt, Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, Effect, OperatorReason,
+    Attempt, Drain, DrainDeadlines, DrainFailed, DrainFailure, DrainStatus, DrainWait, Effect, OperatorReason,
     Repair, RepairFailure, RepairStatus, Rung, Validation, ValidationStatus,
 };
 use health_event::{Device, Entity};
@@ -122,12 +122,15 @@ fn drains_survive_in_every_state() {
             ..deadlines
         }),
         DrainStatus::Drained,
-        DrainStatus::Failed(DrainFailure::Immediate),
-        DrainStatus::Failed(DrainFailure::Deleted),
-        DrainStatus::Failed(DrainFailure::Completion),
         DrainStatus::Cancelled,
     ];
-    for status in states {
+    let failures = [
+        DrainFailure::Immediate,
+        DrainFailure::Deleted,
+        DrainFailure::Completion,
+    ];
+    let failed = failures.map(|why| DrainStatus::Failed(DrainFailed { why, deadlines }));
+    for status in states.into_iter().chain(failed) {
         let mut sent = sample(QuarantineStatus::Quarantined);
         let since = Timestamp::UNIX_EPOCH;
         sent.drain = Some(Drain { status, since });

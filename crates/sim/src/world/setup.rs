@@ -236,6 +236,7 @@ fn policy() -> Policy {
         protected_nodes: BTreeSet::new(),
         allow_protected: false,
         cordon_by: "Warden".to_owned(),
+        drains: false,
         repair_groups: std::collections::BTreeMap::new(),
     }
 }

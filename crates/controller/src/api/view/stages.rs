@@ -3,7 +3,7 @@
 use decide::drain::{BlockedBy, Blocker, PodRef};
 use health_event::NodeName;
 use health_event::incident::{
-    Attempt, Drain, DrainStatus, DrainWait, Effect, Incident, OperatorReason, Repair,
+    Attempt, Drain, DrainFailed, DrainStatus, DrainWait, Effect, Incident, OperatorReason, Repair,
     RepairFailure, RepairStatus,
 };
 use jiff::Timestamp;
@@ -53,15 +53,14 @@ pub(super) fn drain(context: &Context, node: &NodeName, drain: &Drain) -> types:
         .unwrap_or_default();
     let (detail, not_before) = match &drain.status {
         DrainStatus::Waiting(wait) => waiting(wait),
-        DrainStatus::Failed(why) => (why.as_str(), None),
+        DrainStatus::Failed(failed) => (failed.why.as_str(), None),
         DrainStatus::Draining(_) | DrainStatus::Drained | DrainStatus::Cancelled => ("", None),
     };
     let deadlines = match &drain.status {
-        DrainStatus::Draining(deadlines) => Some(deadlines),
-        DrainStatus::Waiting(_)
-        | DrainStatus::Drained
-        | DrainStatus::Failed(_)
-        | DrainStatus::Cancelled => None,
+        DrainStatus::Draining(deadlines) | DrainStatus::Failed(DrainFailed { deadlines, .. }) => {
+            Some(deadlines)
+        }
+        DrainStatus::Waiting(_) | DrainStatus::Drained | DrainStatus::Cancelled => None,
     };
     types::Drain {
         state: drain.status.as_str().to_owned(),

@@ -9,7 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::decision::{Decision, Note, Reason, Transition, WriteKind};
 use super::facts::{
-    Annotation, CooperatorPolicy, Mode, NodeFacts, Request, RequestKind, View, WriteFeedback,
+    Annotation, CooperatorPolicy, MarkOrigin, Mode, NodeFacts, Request, RequestKind, View,
+    WriteFeedback,
 };
 use super::joining::{blocked, candidates, hold_open_faults, refresh};
 use super::on_node::{self, MarkRead, OnNode};
@@ -180,7 +181,12 @@ impl Look<'_> {
             self.unwritten(&next, over, to, reason)
         } else if let Some(request) = cancelled {
             let reason = Reason::PersonCancel(request.actor.clone());
-            let mut decision = self.undo(&next, CloseReason::CancelledByPerson, reason);
+            let why = CloseReason::CancelledByPerson;
+            let mut decision = if self.carries_unknown() {
+                self.release(&next, why, reason)
+            } else {
+                self.undo(&next, why, reason)
+            };
             self.hold_all(&mut decision, &request.actor, self.hold_end());
             decision.request_done = true;
             decision
@@ -218,6 +224,14 @@ impl Look<'_> {
     fn is_marked(&self) -> bool {
         let others = matches!(self.on.mark, MarkRead::Ours(_)) && !self.incident.marks_observed;
         self.on.carries(self.incident).is_some() || !(self.on.marks_nothing() || others)
+    }
+
+    /// Whether the node carries the mark of an incident that was lost with a store. Adopted, it would keep
+    /// the node out for what a person ended.
+    fn carries_unknown(&self) -> bool {
+        let ours = matches!(self.on.mark, MarkRead::Ours(_));
+        let other = self.on.carries(self.incident).is_none();
+        ours && other && self.view.mark_origin == MarkOrigin::Unknown
     }
 
     /// What is there of this incident, as it records it.
@@ -369,7 +383,12 @@ impl Look<'_> {
             && self.on.carries(self.incident).is_some()
         {
             let incident = decision.incident.as_ref().unwrap_or(self.incident);
-            decision.write = derived::write(self.node, incident, self.view.policy);
+            let write = derived::write(self.node, incident, self.view.policy);
+            let passes = derived::passes_until(incident).filter(|until| self.now < *until);
+            match (write, passes) {
+                (Some(_), Some(until)) => wake(&mut decision, Some(until)),
+                (write, _) => decision.write = write,
+            }
         }
         decision
     }
@@ -463,7 +482,9 @@ impl Look<'_> {
     fn releasing(&self, why: CloseReason) -> Decision {
         // Somebody may have taken our annotations off before our write arrived: a cordon that is
         // ours alone proves that it did not.
-        let gone = self.on.carries(self.incident).is_none();
+        let cancelled = why == CloseReason::CancelledByPerson;
+        let gone =
+            self.on.carries(self.incident).is_none() && !(cancelled && self.carries_unknown());
         if gone && !on_node::has_own_cordon(self.node) {
             let reason = match why {
                 CloseReason::Recovered

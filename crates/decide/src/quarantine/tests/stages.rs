@@ -1,14 +1,14 @@
 //! What drain and repair mean for the quarantine.
 
-use health_event::BootId;
 use health_event::incident::{
-    Attempt, Drain, DrainDeadlines, DrainFailure, DrainStatus, DrainWait, Effect, OperatorReason,
-    Repair, RepairFailure, RepairStatus, Rung,
+    Attempt, Drain, DrainDeadlines, DrainFailed, DrainFailure, DrainStatus, DrainWait, Effect,
+    OperatorReason, Repair, RepairFailure, RepairStatus, Rung,
 };
+use health_event::{BehaviourOverrides, BootId};
 use jiff::Timestamp;
 
 use super::world::{World, at, event, healthy};
-use crate::quarantine::{Annotation, Label, Note, WriteKind, state_label};
+use crate::quarantine::{Annotation, Label, Note, RequestKind, WriteKind, state_label};
 
 const XID: &str = "GpuXidError";
 
@@ -25,6 +25,14 @@ fn draining() -> DrainStatus {
         delete: at(100),
         completion: None,
     })
+}
+
+fn failed_drain() -> DrainStatus {
+    let DrainStatus::Draining(deadlines) = draining() else {
+        unreachable!("it is what it makes")
+    };
+    let why = DrainFailure::Immediate;
+    DrainStatus::Failed(DrainFailed { why, deadlines })
 }
 
 fn repair(status: RepairStatus, effect: Effect) -> Repair {
@@ -51,6 +59,8 @@ fn out() -> World {
     let mut world = World::xid();
     world.say(event(XID, "GPU 0", ""));
     assert_eq!(world.status(), "Quarantined");
+    // Every state that is set below lasts.
+    world.now = at(10);
     world
 }
 
@@ -76,7 +86,7 @@ fn drain_row_104_row_180_the_state_label_follows_drain_and_repair() {
     let person = RepairStatus::NeedsOperator(OperatorReason::StillOpen);
     let failed = RepairStatus::Failed(RepairFailure::Deadline);
     let waiting = DrainStatus::Waiting(DrainWait::Paused);
-    let over = DrainStatus::Failed(DrainFailure::Immediate);
+    let over = failed_drain();
     let drained = DrainStatus::Drained;
     for (drains, repairs, want) in [
         (None, None, "quarantined"),
@@ -135,7 +145,7 @@ fn drain_row_105_106_row_181_182_184_each_state_follows_any_and_goes_with_the_re
         (None, None),
         (Some(draining()), None),
         (Some(DrainStatus::Drained), None),
-        (Some(DrainStatus::Failed(DrainFailure::Immediate)), None),
+        (Some(failed_drain()), None),
         (Some(DrainStatus::Drained), Some(RepairStatus::Running)),
         (Some(DrainStatus::Drained), Some(RepairStatus::Succeeded)),
         (
@@ -209,6 +219,91 @@ fn drain_row_102_row_177_178_a_label_that_was_not_written_is_written_later() {
         .insert(Annotation::Incident, read);
     world.settle();
     assert_eq!(label(&world), "draining");
+}
+
+#[test]
+fn a_state_that_another_one_follows_at_once_is_said_only_if_it_lasts() {
+    let reboot = RepairStatus::Planned { rung: Rung::Reboot };
+    let drained = || Some(drain(DrainStatus::Drained));
+    for (repairs, since, says, next, then) in [
+        (
+            reboot,
+            2,
+            "drain-succeeded",
+            RepairStatus::Requested,
+            "remediating",
+        ),
+        (
+            RepairStatus::Succeeded,
+            2,
+            "remediation-succeeded",
+            RepairStatus::Failed(RepairFailure::Deadline),
+            "remediation-failed",
+        ),
+    ] {
+        let mut world = out();
+        set(&mut world, Some(drain(draining())), None);
+        let writes = world.writes.len();
+        world.now = at(since);
+        set(
+            &mut world,
+            drained(),
+            Some(repair(repairs, Effect::Pending)),
+        );
+        assert_eq!((label(&world), world.writes.len()), ("draining", writes));
+        assert_eq!(
+            world.wake_at,
+            Some(at(since + 1)),
+            "and it is looked at again"
+        );
+        let mut lasts = world.clone();
+        lasts.now = at(since + 1);
+        lasts.settle();
+        assert_eq!(label(&lasts), says);
+        set(&mut world, drained(), Some(repair(next, Effect::Pending)));
+        assert_eq!((label(&world), world.writes.len()), (then, writes + 1));
+    }
+    // Nobody is known to follow these.
+    let mut world = out();
+    world.now = at(1);
+    set(&mut world, drained(), None);
+    assert_eq!(label(&world), "drain-succeeded");
+    let waits = DrainStatus::Waiting(DrainWait::Paused);
+    set(&mut world, Some(drain(waits)), None);
+    assert_eq!(label(&world), "quarantined");
+}
+
+#[test]
+fn where_a_drain_follows_the_cordon_says_so_until_it_does_not_come() {
+    let drains = |change: fn(&mut World)| {
+        let mut world = World::xid();
+        world.policy.drains = true;
+        change(&mut world);
+        world
+    };
+    let mut world = drains(|_| {});
+    world.say(event(XID, "GPU 0", ""));
+    assert_eq!((label(&world), world.writes.len()), ("draining", 1));
+    set(&mut world, Some(drain(draining())), None);
+    assert_eq!((label(&world), world.writes.len()), ("draining", 1));
+    let mut late = drains(|_| {});
+    late.say(event(XID, "GPU 0", ""));
+    assert_eq!(late.wake_at, Some(at(1)));
+    late.now = at(1);
+    late.settle();
+    assert_eq!(label(&late), "quarantined", "no drain came");
+    // A fault that needs none, and a person's hold, are followed by none.
+    let mut skips = event(XID, "GPU 0", "");
+    skips.drain_overrides = Some(BehaviourOverrides {
+        force: false,
+        skip: true,
+    });
+    let mut world = drains(|_| {});
+    world.say(skips);
+    assert_eq!((label(&world), world.writes.len()), ("quarantined", 1));
+    let mut world = drains(|_| {});
+    world.ask(RequestKind::Hold);
+    assert_eq!((label(&world), world.writes.len()), ("quarantined", 1));
 }
 
 #[test]

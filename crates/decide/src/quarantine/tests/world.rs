@@ -525,6 +525,7 @@ pub(super) fn policy() -> Policy {
         protected_nodes: BTreeSet::new(),
         allow_protected: false,
         cordon_by: "Warden".into(),
+        drains: false,
         repair_groups: [("RESTART_BM", "restart")]
             .map(|(action, group)| (action.to_owned(), group.to_owned()))
             .into(),

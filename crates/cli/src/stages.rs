@@ -146,6 +146,16 @@ pub(crate) fn acts(status: Option<&Status>, word: impl Fn(&Status) -> &str) -> b
     status.is_some_and(|status| word(status) == "enforce")
 }
 
+/// Whether nobody here carries orders of reboots out.
+pub(crate) fn janitor_is_off(status: Option<&Status>) -> bool {
+    status.is_some_and(|status| status.janitor == "off")
+}
+
+/// Whether the janitor leaves the signal to a person.
+pub(crate) fn janitor_is_manual(status: Option<&Status>) -> bool {
+    status.is_some_and(|status| status.janitor == "manual")
+}
+
 /// Says that a module is off, and by what; none = it is not, or the controller does not tell.
 pub(crate) fn off(status: Option<&Status>, word: impl Fn(&Status) -> &str) -> Option<String> {
     let status = status.filter(|status| word(status) == "off")?;

@@ -14,6 +14,7 @@ fn repairs() -> api::Status {
         profile: "remediate".into(),
         drain: "enforce".into(),
         remediation: "enforce".into(),
+        janitor: "enforce".into(),
         ..kit::status()
     }
 }
@@ -268,6 +269,8 @@ fn each_failure_of_a_repair_and_each_need_of_a_person_says_why() {
         ("unsupported", "CONTACT_SUPPORT", None),
         ("exhausted", "reboot", Some(attempt("failed"))),
         ("still_open", "", Some(attempt("seen"))),
+        ("not_begun", "", Some(attempt("not_begun"))),
+        ("called_off", "", Some(attempt("not_begun"))),
     ];
     for (why, words, attempt) in needs {
         let needs = api::Repair {
@@ -278,6 +281,33 @@ fn each_failure_of_a_repair_and_each_need_of_a_person_says_why() {
             &format!("repair_needs_{why}"),
             &node(drained(), Some(needs)),
         );
+    }
+}
+
+/// What is left to a person once the attempts are used up depends on who carries orders out.
+#[test]
+fn once_the_attempts_are_used_up_a_persons_own_order_is_offered_where_somebody_carries_it_out() {
+    let used_up = api::Repair {
+        attempt: Some(attempt("failed")),
+        ..repair("NeedsOperator", "exhausted", "reboot")
+    };
+    let node = node(Some(drain("Drained", "")), Some(used_up));
+    let order = r#"echo '{"apiVersion":"janitor.dgxc.nvidia.com/v1alpha1","kind":"RebootNode","metadata":{"generateName":"by-hand-"},"spec":{"nodeName":"gpu-17","force":false}}' | kubectl create -f -"#;
+    for (janitor, offered, says) in [
+        ("enforce", true, "the janitor carries it out"),
+        ("manual", true, "waits for you to send the signal"),
+        ("", true, "the janitor carries it out"),
+        ("off", false, "repair it yourself"),
+    ] {
+        let status = api::Status {
+            janitor: janitor.into(),
+            ..repairs()
+        };
+        let told = told(&node, taken_out(), &status);
+        assert_eq!(told.contains(order), offered, "{janitor}: {told}");
+        assert!(told.contains(says), "{janitor}: {told}");
+        assert!(told.contains("remediation.attempts_window"), "{told}");
+        assert!(told.contains("warden release gpu-17"), "{told}");
     }
 }
 
@@ -319,7 +349,15 @@ fn an_order_that_nobody_begins_and_a_reboot_that_is_not_awaited_are_named() {
     };
     check(
         "repair_queued",
-        &node(Some(drain("Drained", "")), Some(queued)),
+        &node(Some(drain("Drained", "")), Some(queued.clone())),
+    );
+    let own = api::Repair {
+        blocked_by: Some("own_node".into()),
+        ..queued
+    };
+    check(
+        "repair_own_node",
+        &node(Some(drain("Drained", "")), Some(own)),
     );
     let given_up = api::Repair {
         attempt: Some(attempt("Failed")),

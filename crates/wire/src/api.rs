@@ -30,6 +30,10 @@ pub struct Status {
     /// What the remediation does: `enforce`, `dry_run` or `off`; empty = the controller does not tell.
     #[serde(default)]
     pub remediation: String,
+    /// What the janitor does with orders of reboots: `enforce`, `manual` (a person sends the signals) or
+    /// `off`; empty = the controller does not tell.
+    #[serde(default)]
+    pub janitor: String,
     /// Whether the whole process is ready.
     pub ready: bool,
     /// One line a part: `store: ready`.
@@ -496,7 +500,8 @@ pub struct Repair {
     /// `external_owner`, `first_action`, `not_drained`, `other_repair`, `own_node`, `objects_unknown` (the
     /// RebootNode objects can't be read), `no_definition` (the API server knows none), `api_error` (the API server refuses or does not answer a call that
     /// it needs) or `starting` (the controller has just begun to lead); what keeps
-    /// one that is ordered from being begun: `queued`, and from being made: `order_refused`; none = nothing.
+    /// one that is ordered from being begun: `queued`, or `own_node` (the controller's own goes last and
+    /// alone), and from being made: `order_refused`; none = nothing.
     #[serde(default)]
     pub blocked_by: Option<String>,
     /// The present attempt, or the last one.
@@ -519,9 +524,10 @@ pub struct RepairAttempt {
     pub force: bool,
     /// Boot of the node when it was ordered; empty = unknown.
     pub boot_before: String,
-    /// When it was ordered.
+    /// When it was ordered; that it was begun later changes nothing here.
     pub requested_at: Timestamp,
-    /// Its effect is seen by then, or it failed.
+    /// Its effect is seen by then, or it failed. Of one that waits to be begun (`queued`) it may be over: its
+    /// time counts from its beginning.
     pub deadline: Timestamp,
     /// `pending`, `seen`, `not_seen`, `not_begun` or `failed`.
     pub effect: String,

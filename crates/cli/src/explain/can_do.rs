@@ -59,7 +59,7 @@ pub(super) fn commands(facts: &Facts) -> Vec<Command> {
     if facts.node.object.is_some() {
         if let Some(incident) = open.filter(|incident| incident.state == "Quarantined") {
             list.extend(drain::commands(facts, incident));
-            list.extend(repair::commands(incident));
+            list.extend(repair::commands(facts, incident));
         }
         list.extend(repairs(facts));
         list.extend(in_or_out(facts, open));

@@ -84,8 +84,8 @@ fn waiting(drain: &Drain, clock: &Clock) -> Vec<Line> {
             "another node-drainer runs in this cluster, and both would evict the same pods".to_owned()
         }
         ("own_node", _) => {
-            "the controller itself runs on this node, which goes last and alone, once the controller \
-             runs elsewhere"
+            "the controller itself runs on this node, which is drained last: once no other node is drained \
+             or repaired, or once the controller runs elsewhere"
                 .to_owned()
         }
         (other, _) => other.to_owned(),

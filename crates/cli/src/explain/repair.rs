@@ -19,6 +19,7 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
     };
     let since = clock.since(repair.since);
     let attempt = repair.attempt.as_ref();
+    let ordered = attempt.map_or_else(|| since.clone(), |a| clock.since(a.requested_at));
     match repair.state.as_str() {
         "Planned" => match stages::off(facts.status.as_ref(), |status| &status.remediation) {
             Some(off) => vec![Line::Blocks(format!(
@@ -29,7 +30,7 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
         },
         "Requested" if repair.blocked_by.as_deref() == Some("order_refused") => {
             vec![Line::Person(format!(
-                "{} was ordered {since}, and the API server refuses its object; it is tried again until its \
+                "{} was ordered {ordered}, and the API server refuses its object; it is tried again until its \
                  deadline. The controller's log says why: an admission webhook, a missing permission, or \
                  no definition of RebootNode (deploy/crds).",
                 name(attempt)
@@ -37,10 +38,12 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
         }
         "Requested" => under_way(
             attempt,
-            &format!("was ordered {since}; the API server has not shown its object yet"),
+            &format!("was ordered {ordered}; the API server has not shown its object yet"),
             clock,
         ),
-        "Running" if repair.blocked_by.as_deref() == Some("queued") => queued(attempt, &since),
+        "Running" if matches!(repair.blocked_by.as_deref(), Some("queued" | "own_node")) => {
+            queued(attempt, repair.blocked_by.as_deref(), &ordered)
+        }
         "Running" => under_way(attempt, &format!("is under way since {since}"), clock),
         "Unknown" => under_way(
             attempt,
@@ -52,7 +55,7 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
         ),
         "Succeeded" => succeeded(attempt, &since),
         "Failed" => failed(repair, &since),
-        "NeedsOperator" => vec![needs_operator(repair, &since)],
+        "NeedsOperator" => vec![needs_operator(facts, repair, &since)],
         "Cancelled" => {
             let text = format!("The repair was ended {since}: what it was for is over.");
             vec![Line::Comes(text)]
@@ -65,6 +68,12 @@ fn planned(incident: &Incident, repair: &Repair) -> Line {
     let what = rung(&repair.detail);
     let why = match repair.blocked_by.as_deref() {
         None => return Line::Comes(format!("Next comes {what}: it is about to be ordered.")),
+        Some("own_node") => {
+            return Line::Person(format!(
+                "Planned is {what}, and not ordered: the controller itself runs on this node, and would end \
+                 with it. It stays so until the controller runs on another node: a person has to move it."
+            ));
+        }
         Some("not_drained") if !is_drained_here(incident) => {
             "the node is to be empty first, and drains are off or only shown; with \
              remediation.without_drain it is repaired with its pods on it"
@@ -82,10 +91,6 @@ fn planned(incident: &Incident, repair: &Repair) -> Line {
         }
         Some("other_repair") => {
             "another repair of this node is not at its end; there is never more than one"
-        }
-        Some("own_node") => {
-            "the controller itself runs on this node, which goes last and alone, once the controller runs \
-             elsewhere"
         }
         Some("first_action") => {
             "repairs were just switched on; `remediation.first_action_delay` says how long they are only \
@@ -131,11 +136,21 @@ fn name(attempt: Option<&RepairAttempt>) -> String {
     )
 }
 
-fn queued(attempt: Option<&RepairAttempt>, since: &str) -> Vec<Line> {
+fn queued(attempt: Option<&RepairAttempt>, by: Option<&str>, ordered: &str) -> Vec<Line> {
+    let why = match by {
+        Some("own_node") => {
+            "the controller itself runs on this node, which is rebooted last and alone: once no other \
+             reboot is under way or waits, or once the controller runs elsewhere. Else the provider can't be reached, \
+             or the node is paused or locked"
+        }
+        _ => {
+            "as many repairs as may run at a time run already, the provider can't be reached, the node is \
+             paused or locked, or no janitor runs"
+        }
+    };
     vec![
         Line::Blocks(format!(
-            "{} was ordered {since}, and nobody has begun it: as many repairs as may run at a time run \
-             already, the provider can't be reached, the node is paused or locked, or no janitor runs.",
+            "{} was ordered {ordered}, and nobody has begun it: {why}.",
             name(attempt)
         )),
         Line::Comes(
@@ -216,22 +231,27 @@ fn failed(repair: &Repair, since: &str) -> Vec<Line> {
     ]
 }
 
-fn needs_operator(repair: &Repair, since: &str) -> Line {
+fn needs_operator(facts: &Facts, repair: &Repair, since: &str) -> Line {
     let why = match repair.detail.as_str() {
         "unsupported" => format!(
             "no repair is configured for action {} (remediation.remediationActions)",
             repair.words
         ),
         "exhausted" => format!(
-            "all attempts of {} are used up, in this incident or on this machine within a day",
-            rung(&repair.words)
+            "all attempts of {} on this machine are used up, each of which counts for \
+             remediation.attempts_window (a day); the next comes by itself only after that, once the node or \
+             its faults change{}",
+            rung(&repair.words),
+            sooner(facts, repair)
         ),
         "not_begun" => "nobody began its orders, so that nothing was sent. Does a janitor run, and does the \
              provider answer? They are ordered again a day after the last one, or reboot it yourself"
             .to_owned(),
-        "called_off" => "its order was deleted before anything was sent, so that nothing more is ordered in \
-             this incident"
-            .to_owned(),
+        "called_off" => format!(
+            "its order was deleted before anything was sent, so that nothing more is ordered in this \
+             incident{}",
+            sooner(facts, repair)
+        ),
         "still_open" => {
             "it was repaired, and its faults are neither said again nor closed. Close those that are over"
                 .to_owned()
@@ -259,7 +279,7 @@ fn needs_operator(repair: &Repair, since: &str) -> Line {
 }
 
 /// What a person can do about it.
-pub(super) fn commands(incident: &Incident) -> Vec<Command> {
+pub(super) fn commands(facts: &Facts, incident: &Incident) -> Vec<Command> {
     let Some(repair) = &incident.repair else {
         return Vec::new();
     };
@@ -273,13 +293,56 @@ pub(super) fn commands(incident: &Incident) -> Vec<Command> {
             "which other remediation runs: scaled to 0 replicas, Warden repairs",
         )],
         // Where an unfinished drain waits for the same, that tells it.
-        ("Planned", Some("own_node")) => vec![command(
-            "kubectl -n warden rollout restart deployment/warden-controller",
-            "move the controller to another node: then this one has its turn",
-        )],
+        ("Planned" | "Running", Some("own_node")) => {
+            let mut list = vec![command(
+                "kubectl -n warden rollout restart deployment/warden-controller",
+                "move the controller to another node: then this one has its turn",
+            )];
+            list.extend(of_object(repair));
+            list
+        }
+        ("NeedsOperator", _) => once_more(facts, repair).into_iter().collect(),
         ("Requested" | "Running" | "Failed", _) => of_object(repair),
         _ => Vec::new(),
     }
+}
+
+/// Whether an order of a person's own would have the node rebooted, although Warden orders nothing more.
+fn takes_a_persons_order(facts: &Facts, repair: &Repair) -> bool {
+    let rung = match repair.detail.as_str() {
+        "exhausted" => Some(repair.words.as_str()),
+        "called_off" => repair.attempt.as_ref().map(|last| last.rung.as_str()),
+        _ => None,
+    };
+    rung == Some("reboot") && !stages::janitor_is_off(facts.status.as_ref())
+}
+
+/// What a person can do who does not want to wait.
+fn sooner(facts: &Facts, repair: &Repair) -> &'static str {
+    if takes_a_persons_order(facts, repair) {
+        ". To have it rebooted now, make a RebootNode of your own (below)"
+    } else {
+        ". To have it back now, repair it yourself"
+    }
+}
+
+/// A person's own order, which needs no attempt that is left.
+fn once_more(facts: &Facts, repair: &Repair) -> Option<Command> {
+    let effect = if stages::janitor_is_manual(facts.status.as_ref()) {
+        "order one more reboot, under the same lock; the janitor waits for you to send the signal"
+    } else {
+        "order one more reboot: the janitor carries it out under the same lock; the faults that it ends give \
+         the node back"
+    };
+    takes_a_persons_order(facts, repair).then(|| command(order_by_hand(&facts.node.name), effect))
+}
+
+/// The command that orders a reboot, to be pasted.
+fn order_by_hand(node: &str) -> String {
+    // The name of a node has no character that JSON or a shell reads.
+    format!(
+        r#"echo '{{"apiVersion":"janitor.dgxc.nvidia.com/v1alpha1","kind":"RebootNode","metadata":{{"generateName":"by-hand-"}},"spec":{{"nodeName":"{node}","force":false}}}}' | kubectl create -f -"#
+    )
 }
 
 fn of_object(repair: &Repair) -> Vec<Command> {
@@ -320,4 +383,38 @@ pub(super) fn is_by_hand(facts: &Facts) -> Option<&'static str> {
 
 fn is_dry(repair: Option<&Repair>) -> bool {
     repair.is_some_and(|repair| repair.blocked_by.as_deref() == Some("dry_run"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_api::reboot_node::NewRebootNode;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn the_order_by_hand_has_the_kind_and_the_spec_of_those_that_warden_makes() {
+        let command = order_by_hand("gpu-17");
+        let quoted: Vec<&str> = command.split('\'').collect();
+        let [echo, body, kubectl] = quoted[..] else {
+            panic!("{command}");
+        };
+        assert_eq!((echo, kubectl), ("echo ", " | kubectl create -f -"));
+        let body: Value = serde_json::from_str(body).unwrap();
+        let ours = NewRebootNode {
+            name: "",
+            node: "gpu-17",
+            node_uid: "",
+            force: false,
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+        };
+        let ours = ours.render();
+        for key in ["apiVersion", "kind", "spec"] {
+            assert_eq!(body[key], ours[key], "{key}");
+        }
+        assert_eq!(body["metadata"], json!({ "generateName": "by-hand-" }));
+    }
 }

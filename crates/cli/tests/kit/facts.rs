@@ -27,6 +27,7 @@ pub(crate) fn status() -> api::Status {
         other_quarantine_looked_at: None,
         drain: "off".into(),
         remediation: "off".into(),
+        janitor: "off".into(),
         ready: true,
         parts: vec!["store: ready".into(), "nodes: ready".into()],
         nodes: 8,

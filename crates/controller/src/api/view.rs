@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use k8s_api::names;
 
 use super::types;
+use crate::config::JanitorConfig;
 use crate::connector;
 use crate::context::Context;
 use crate::nodes::{ConditionStatus, NodeFacts, NodeTaint};
@@ -57,6 +58,7 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
         other_quarantine_looked_at: looked_at(context),
         drain: mode_word(config.drain.enabled, config.drain.dry_run).to_owned(),
         remediation: mode_word(config.remediation.enabled, config.remediation.dry_run).to_owned(),
+        janitor: janitor_word(&config.janitor).to_owned(),
         ready,
         parts: parts.lines().map(str::to_owned).collect(),
         nodes: nodes.len(),
@@ -64,7 +66,10 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
         withheld,
         draining: open.iter().filter(|i| stages::drains(i)).count(),
         repairing: open.iter().filter(|i| stages::repairs(i)).count(),
-        need_person: open.iter().filter(|i| stages::needs_person(i)).count(),
+        need_person: open
+            .iter()
+            .filter(|i| stages::needs_person(context, i))
+            .count(),
         open_faults: stats.open_faults,
         observed_faults: stats.observed_faults,
         restored_faults: faults.iter().filter(|fault| is_restored(fault)).count(),
@@ -135,6 +140,15 @@ fn mode_word(enabled: bool, dry_run: bool) -> &'static str {
     }
 }
 
+/// What the janitor does, as [`types::Status::janitor`] says it.
+fn janitor_word(config: &JanitorConfig) -> &'static str {
+    match (config.enabled, config.manual) {
+        (false, _) => "off",
+        (true, true) => "manual",
+        (true, false) => "enforce",
+    }
+}
+
 fn pool_faults(context: &Context) -> Result<Vec<types::PoolFault>, ReadError> {
     let open = context.store.open_faults_of_no_node()?.into_iter();
     let shown = open.map(|fault| types::PoolFault {
@@ -186,7 +200,7 @@ pub(super) fn node_lines(
             given_back: incident.is_some_and(|i| is_given_back(context, i)),
             drain: incident.and_then(|i| Some(i.drain.as_ref()?.status.as_str().to_owned())),
             repair: incident.and_then(|i| Some(i.repair.as_ref()?.status.as_str().to_owned())),
-            needs_person: incident.is_some_and(stages::needs_person),
+            needs_person: incident.is_some_and(|i| stages::needs_person(context, i)),
         });
     }
     lines.sort_by(|a, b| a.name.cmp(&b.name));

@@ -11,12 +11,13 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::wait_for;
 use tokio::task::JoinSet;
 
 use super::kit::{Case, config, fault, install, name_of, objects, uninstall};
 use crate::harness::{Cluster, SOON, healthy};
+use crate::process::{Program, Sender, numbered};
 
 fn reboot(node: &str) -> HealthEvent {
     fault(node, "0", RecommendedAction::RestartBm)
@@ -296,4 +297,41 @@ async fn the_node_that_the_controller_runs_on_waits_until_it_runs_elsewhere() {
     case.controller.append(reboot("f-own")).await;
     case.until_blocked("own_node").await;
     assert_eq!(case.objects().await.len(), 0);
+}
+
+/// Nothing moves the controller by itself, so that a person is asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_that_waits_for_the_controller_to_move_is_shown_as_in_need_of_a_person() {
+    let cluster = Cluster::with_nodes(&["f-move"]).await;
+    install(&cluster).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let rules = config("").replace("profile = \"remediate\"", "");
+    let flags = ["--insecure-local", "--node-name", "f-move"];
+    let (folder, kubeconfig) = (tempfile::tempdir().unwrap(), cluster.testbed.kubeconfig());
+    let program = Program::start_as("remediate", folder, &kubeconfig, &rules, &flags);
+    program.up().await;
+    let sender = Sender::new(program.plain().await, None);
+    let mut event = numbered("f-move", 1);
+    event.check_name = "Test".into();
+    sender.send(vec![event]).await.unwrap();
+    let token = std::fs::read_to_string(program.store().join("api-token")).unwrap();
+    let get = async |path: &str| -> Value {
+        let (_, said) = program.get(path, Some(token.trim())).await;
+        serde_json::from_str(&said).unwrap()
+    };
+    wait_for("a person to be asked for", SOON, || async {
+        let node = get("/api/v1/nodes/f-move").await;
+        let repair = &node["incidents"][0]["repair"];
+        let kept = (&repair["state"], &repair["blocked_by"]);
+        anyhow::ensure!(kept == (&json!("Planned"), &json!("own_node")), "{node:#}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    let status = get("/api/v1/status").await;
+    assert_eq!(
+        (&status["need_person"], &status["janitor"]),
+        (&json!(1), &json!("off"))
+    );
+    assert_eq!(get("/api/v1/nodes").await[0]["needs_person"], true);
 }

@@ -13,6 +13,11 @@ use crate::context::Context;
 use crate::janitor;
 use crate::nodes::NodeFacts;
 
+/// What keeps the controller's own node: it goes last.
+const OWN_NODE: &str = "own_node";
+/// What keeps an order that nobody has begun.
+const QUEUED: &str = "queued";
+
 /// Whether the node of an open incident is to be empty and is not.
 pub(super) fn drains(incident: &Incident) -> bool {
     match incident.drain.as_ref().map(|drain| &drain.status) {
@@ -33,12 +38,20 @@ pub(super) fn repairs(incident: &Incident) -> bool {
 }
 
 /// Whether nothing goes on by itself.
-pub(super) fn needs_person(incident: &Incident) -> bool {
+pub(super) fn needs_person(context: &Context, incident: &Incident) -> bool {
     let drain = incident.drain.as_ref().map(|drain| &drain.status);
     let repair = incident.repair.as_ref().map(|repair| &repair.status);
     incident.needs_operator.is_some()
         || matches!(drain, Some(DrainStatus::Failed(_)))
         || matches!(repair, Some(RepairStatus::NeedsOperator(_)))
+        || waits_for_the_controller(context, incident)
+}
+
+/// Whether a repair waits for nothing but that a person moves the controller off the node.
+fn waits_for_the_controller(context: &Context, incident: &Incident) -> bool {
+    let repair = incident.repair.as_ref().map(|repair| &repair.status);
+    matches!(repair, Some(RepairStatus::Planned { .. }))
+        && context.stages.repair_blocked(&incident.node) == Some(OWN_NODE)
 }
 
 pub(super) fn drain(context: &Context, node: &NodeName, drain: &Drain) -> types::Drain {
@@ -122,6 +135,11 @@ pub(super) fn repair(context: &Context, node: &NodeName, repair: &Repair) -> typ
         RepairStatus::Planned { .. } | RepairStatus::Requested | RepairStatus::Running
     );
     let blocked = context.stages.repair_blocked(node).filter(|_| waits);
+    let own = context.config.kubernetes.node_name.as_ref() == Some(node);
+    let blocked = match blocked {
+        Some(QUEUED) if own => Some(OWN_NODE),
+        other => other,
+    };
     types::Repair {
         state: repair.status.as_str().to_owned(),
         detail: detail.to_owned(),

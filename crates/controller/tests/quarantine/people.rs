@@ -192,6 +192,69 @@ async fn a_person_holds_a_node_and_gives_it_back() {
     );
 }
 
+/// What each step of the node tells of who and why, by the code of its reason.
+fn told(controller: &Controller, node: &NodeName, reason: &str) -> Value {
+    let of = event_store::TransitionsOf::Node(node);
+    let steps = controller.context.store.transitions(of, 0, 100).unwrap();
+    let causes: Vec<Value> = steps
+        .iter()
+        .map(|step| serde_json::from_str(&step.cause).unwrap())
+        .collect();
+    let found = causes.iter().find(|cause| cause["reason"] == reason);
+    found.unwrap_or_else(|| panic!("{causes:#?}"))["text"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_hold_and_a_release_tell_who_and_why_in_the_timeline() {
+    let cluster = Cluster::with_nodes(&["q-why", "q-out-why"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let controller = Controller::start(&cluster, folder.path()).await;
+    let node = |name: &str| NodeName::new(name).unwrap();
+    let ask = async |request: Request, who: &str| {
+        let done = controller.requests.ask(request, who.into()).await;
+        done.unwrap().unwrap()
+    };
+    let reason = "the fan is loud".to_owned();
+    let hold = Request::Hold {
+        node: node("q-why"),
+        reason,
+    };
+    ask(hold, "ann").await;
+    cluster.until("q-why", "cordoned", is_cordoned).await;
+    controller.until_state("q-why", "Quarantined").await;
+    let held = told(&controller, &node("q-why"), "person_hold");
+    assert_eq!(held, "ann holds the node out: the fan is loud");
+    // The end of a hold, and what ends an incident whose fault is open.
+    quarantined(&cluster, &controller, "q-out-why", "Test").await;
+    for (name, code) in [("q-why", "hold_released"), ("q-out-why", "person_cancel")] {
+        let release = Request::Release {
+            node: node(name),
+            reason: format!("{name} was checked by hand"),
+        };
+        ask(release, "bob").await;
+        cluster
+            .until(name, "given back", |node| {
+                !is_cordoned(node) && !is_marked(node)
+            })
+            .await;
+        controller.until_closed(name).await;
+        let text = told(&controller, &node(name), code);
+        let text = text.as_str().unwrap();
+        let says = format!("bob ({name} was checked by hand)");
+        assert!(text.contains(&says), "{text}");
+    }
+    // Without a reason the name alone is told.
+    quarantined(&cluster, &controller, "q-why", "Test").await;
+    let release = Request::Release {
+        node: node("q-why"),
+        reason: String::new(),
+    };
+    ask(release, "carl").await;
+    controller.until_closed("q-why").await;
+    let text = told(&controller, &node("q-why"), "person_cancel");
+    assert!(text.as_str().unwrap().starts_with("carl "), "{text}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancel_ends_a_held_incident_holds_what_is_open_and_tells_who_and_why() {
     let cluster = Cluster::with_nodes(&["q-cancel"]).await;

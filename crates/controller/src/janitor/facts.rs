@@ -6,7 +6,7 @@ use decide::janitor::{Node, Policy, RebootNode, Signal};
 use decide::remediation::{has_happened, object_name, wants};
 use event_store::{EventStore, ReadError};
 use health_event::BootId;
-use health_event::incident::{DrainStatus, IncidentId};
+use health_event::incident::{DrainStatus, Incident, IncidentId};
 use jiff::{SignedDuration, Timestamp};
 use k8s_api::names;
 use k8s_api::reboot_node::{
@@ -115,52 +115,56 @@ pub(super) fn boot(
     })
 }
 
-/// Whether whom the object was made for does not want it any more, or the machine has booted since it
-/// was ordered: it is not rebooted for that again. A copy under another name is a
-/// person's own. An incident that the store does not know, or whose attempt it does not know, was lost
-/// with a store: then nobody can say.
-pub(super) fn is_recalled(
+/// What the incident asks for that an object was made for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// It does not want the reboot any more, or the machine has booted since it was ordered: it is not
+    /// rebooted for that again.
+    pub(super) recalled: bool,
+    /// Work is moved off the node again: pods came since it was empty.
+    pub(super) draining: bool,
+}
+
+/// What the object's incident asks for. A copy under another name is a person's own. An incident that the
+/// store does not know, or whose attempt it does not know, was lost with a store: then nobody can say.
+pub(super) fn asked(
     object: &reboot_node::RebootNode,
     store: &EventStore,
     node: &Node,
-) -> Result<bool, ReadError> {
+) -> Result<Asked, ReadError> {
     let annotation = |key: &str| object.metadata.annotations.get(key);
     let id = annotation(names::INCIDENT.text).and_then(|id| IncidentId::new(id));
-    let number = annotation(names::ATTEMPT.text).and_then(|number| number.parse().ok());
-    let (Some(id), Some(number)) = (id, number) else {
-        return Ok(false);
+    let Some(id) = id else {
+        return Ok(Asked::default());
     };
     let Some(incident) = store.incident(&id)? else {
-        return Ok(false);
+        return Ok(Asked::default());
     };
+    let number = annotation(names::ATTEMPT.text).and_then(|number| number.parse().ok());
     let name = object.metadata.name.as_str();
-    if name != object_name(&incident, number) || object.spec.node_name != incident.node.as_str() {
-        return Ok(false);
-    }
+    let is_its = number.is_some_and(|number| name == object_name(&incident, number))
+        && object.spec.node_name == incident.node.as_str();
+    Ok(Asked {
+        recalled: is_its && is_recalled(&incident, name, node),
+        draining: is_draining(&incident),
+    })
+}
+
+fn is_recalled(incident: &Incident, name: &str, node: &Node) -> bool {
     let repair = incident.repair.as_ref();
     let has_attempt = repair.is_some_and(|repair| repair.attempt.is_some());
     let happened = match node {
-        Node::Seen { boot, .. } => has_happened(&incident, name, boot),
+        Node::Seen { boot, .. } => has_happened(incident, name, boot),
         Node::NotKnown | Node::Missing => false,
     };
-    Ok(incident.quarantine.is_closed() || happened || (has_attempt && !wants(&incident, name)))
+    incident.quarantine.is_closed() || happened || (has_attempt && !wants(incident, name))
 }
 
-/// Whether work is moved off the node again for whose incident the object was made: pods came since it was
-/// empty.
-pub(super) fn is_draining(
-    object: &reboot_node::RebootNode,
-    store: &EventStore,
-) -> Result<bool, ReadError> {
-    let id = object.metadata.annotations.get(names::INCIDENT.text);
-    let Some(id) = id.and_then(|id| IncidentId::new(id)) else {
-        return Ok(false);
-    };
-    let incident = store.incident(&id)?;
-    let open = incident.filter(|incident| !incident.quarantine.is_closed());
-    let drain = open.and_then(|incident| Some(incident.drain?.status));
-    Ok(matches!(
+fn is_draining(incident: &Incident) -> bool {
+    let drain = incident.drain.as_ref().map(|drain| &drain.status);
+    let is_moved = matches!(
         drain,
         Some(DrainStatus::Draining(_) | DrainStatus::Failed(_))
-    ))
+    );
+    is_moved && !incident.quarantine.is_closed()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use decide::janitor::Place;
+use decide::janitor::{self as decided, Beside, Place};
 use health_event::NodeName;
 use jiff::Timestamp;
 use k8s_api::reboot_node::RebootNode;
@@ -18,7 +18,7 @@ type Intents = BTreeMap<String, StoredIntent>;
 /// The node of each object that is about to be begun, by its UID.
 type Reserved = BTreeMap<String, String>;
 
-/// Objects that are woken for a free place beyond those that may run at a time.
+/// Objects that are woken beyond the free places.
 const WOKEN_BEYOND: usize = 8;
 /// Between looks whether places stay free while objects wait.
 const PLACES_LOOK: Duration = Duration::from_secs(15);
@@ -69,13 +69,13 @@ impl Module {
         let reserved = reserved.iter().filter(|(of, _)| *of != uid);
         let nodes = intents.map(|i| i.node.as_str());
         let under_way: Vec<&str> = nodes.chain(reserved.map(|(_, node)| &**node)).collect();
-        among(
-            node,
+        let beside = Beside {
             own_node,
-            &under_way,
+            under_way: &under_way,
             others_wait,
-            config.janitor.max_parallel,
-        )
+            max_parallel: config.janitor.max_parallel,
+        };
+        decided::place(node, beside)
     }
 
     /// The object does not get its node's lock: its place is another's.
@@ -91,11 +91,23 @@ impl Module {
         self.reserved().retain(|_, node| node != key.as_str());
     }
 
-    /// A place is free: those that wait longest, and a few more where some of them can't begin. Where
-    /// none of these can, the next look at free places wakes the others.
+    /// A place is free: those that wait longest, a few more than there are places. Where none of these
+    /// can begin, the next look at free places wakes the others.
     pub(super) fn wake_waiting(&self) {
-        let most = self.context.config.janitor.max_parallel + WOKEN_BEYOND;
-        for object in self.waiting().into_iter().take(most) {
+        let taken = self.intents().len() + self.reserved().len();
+        let free = self
+            .context
+            .config
+            .janitor
+            .max_parallel
+            .saturating_sub(taken);
+        let waiting = self.waiting().into_iter().filter(|object| {
+            let known = self.known();
+            known
+                .get(&object.metadata.uid)
+                .is_none_or(|known| !known.kept)
+        });
+        for object in waiting.take(free + WOKEN_BEYOND) {
             self.wake(&object.spec.node_name);
         }
     }
@@ -120,43 +132,5 @@ impl Module {
         waiting.retain(|o| !o.is_over() && !intents.contains_key(&o.metadata.uid));
         waiting.sort_by_key(|object| facts::created_at(object, now));
         waiting
-    }
-}
-
-/// Whether a reboot of `node` may be begun beside those of the nodes `under_way`; our own goes last, and
-/// alone. `others_wait`: of other nodes.
-fn among(
-    node: &str,
-    own_node: &str,
-    under_way: &[&str],
-    others_wait: bool,
-    max_parallel: usize,
-) -> Place {
-    let is_own = |node: &str| !own_node.is_empty() && node == own_node;
-    if is_own(node) && (others_wait || !under_way.is_empty()) {
-        return Place::OwnNodeLast;
-    }
-    let own_runs = under_way.iter().any(|node| is_own(node));
-    if own_runs || under_way.len() >= max_parallel {
-        return Place::Full;
-    }
-    Place::Free
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn our_own_node_goes_last_and_alone() {
-        let place = |node, under_way: &[&str], others_wait, max_parallel| {
-            among(node, "own", under_way, others_wait, max_parallel)
-        };
-        assert_eq!(place("b", &["a"], true, 2), Place::Free);
-        assert_eq!(place("b", &["a"], true, 1), Place::Full);
-        assert_eq!(place("own", &[], true, 2), Place::OwnNodeLast);
-        assert_eq!(place("own", &["a"], false, 2), Place::OwnNodeLast);
-        assert_eq!(place("own", &[], false, 2), Place::Free);
-        assert_eq!(place("b", &["own"], false, 2), Place::Full);
     }
 }

@@ -74,6 +74,8 @@ pub(super) struct Known {
     pub(super) asked_at: Option<Timestamp>,
     /// The intent is stored, and the call, which goes over this, was not made yet.
     pub(super) unsent: Option<Connection>,
+    /// Something else than a place keeps it from being begun; its end wakes it.
+    pub(super) kept: bool,
 }
 
 /// A provider that could not be reached.
@@ -365,11 +367,12 @@ impl Module {
         let paused = facts
             .as_ref()
             .is_some_and(|facts| facts.annotation(names::PAUSE.text).is_some());
+        let asked = facts::asked(object, &context.store, &node)?;
         let place = if is_moved {
             Place::Full
         } else if paused {
             Place::Paused
-        } else if facts::is_draining(object, &context.store)? {
+        } else if asked.draining {
             Place::NotEmpty
         } else {
             self.place(object)
@@ -378,10 +381,15 @@ impl Module {
             // What it waits for ends on other nodes, whose changes don't wake it.
             self.workers.wake_at(key, later(now, OWN_NODE_LOOK));
         }
+        let excluded = facts.is_some() && exclusions.iter().any(|s| s.matches(labels));
+        let kept = excluded || lock == Lock::Others || !matches!(place, Place::Free | Place::Full);
+        if !object.is_over() {
+            self.known().entry(uid.to_owned()).or_default().kept = kept;
+        }
         Ok(Observed {
             place,
-            excluded: facts.is_some() && exclusions.iter().any(|s| s.matches(labels)),
-            recalled: facts::is_recalled(object, &context.store, &node)?,
+            excluded,
+            recalled: asked.recalled,
             not_before: self.down()[usize::from(object.spec.force)].map(|down| down.until),
             object: facts::object(object, now),
             node,

@@ -58,12 +58,6 @@ pub(super) fn kubelet_silent_since(node: &NodeFacts) -> Option<Timestamp> {
     node.ready_since.filter(|_| silent)
 }
 
-/// Whether an incident keeps the controller's own node waiting: it is drained or repaired now.
-pub(super) fn is_at_work(incident: &Incident) -> bool {
-    let drain = incident.drain.as_ref().map(|drain| &drain.status);
-    matches!(drain, Some(DrainStatus::Draining(_))) || repair_under_way(incident)
-}
-
 /// Whether pods of the node may be asked to go, or are waited for.
 pub(super) fn is_draining(incident: &Incident) -> bool {
     let drain = incident.drain.as_ref().map(|drain| &drain.status);

@@ -240,7 +240,7 @@ impl Module {
         }
         let open = self.context.store.open_incidents()?;
         let mut others = open.iter().filter(|other| other.id != incident.id);
-        Ok(others.any(facts::is_at_work))
+        Ok(others.any(decide::drain::is_at_work))
     }
 
     /// What it waits for, for the API and metrics; what was seen last stays while pods are not known.

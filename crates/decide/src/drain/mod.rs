@@ -141,6 +141,14 @@ pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
     }
 }
 
+/// Whether an incident keeps the controller's own node waiting: its node is drained or repaired now.
+pub fn is_at_work(incident: &Incident) -> bool {
+    let drain = incident.drain.as_ref().map(|drain| &drain.status);
+    let repair = incident.repair.as_ref().map(|repair| &repair.status);
+    matches!(drain, Some(DrainStatus::Draining(_)))
+        || repair.is_some_and(RepairStatus::is_under_way)
+}
+
 /// Whether the decision looks at the node's pods, so that they are to be followed. Of a node that is
 /// drained they are for [`LATE`], and while its repair waits to be ordered; of one that is repaired they
 /// are not.

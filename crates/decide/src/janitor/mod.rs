@@ -22,6 +22,7 @@
 
 mod facts;
 mod orphans;
+mod places;
 pub mod selector;
 pub mod ttl;
 
@@ -37,6 +38,7 @@ pub use facts::{
     View,
 };
 pub use orphans::runs_without_object;
+pub use places::{Beside, place};
 
 /// How far another janitor's clock may be ahead of ours.
 const SKEW: SignedDuration = SignedDuration::from_mins(10);

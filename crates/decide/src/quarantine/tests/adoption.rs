@@ -282,3 +282,41 @@ fn what_is_counted_before_any_turn_is_exactly_what_its_turn_adopts() {
         assert!(!will(MarkOrigin::Closed), "{case}");
     }
 }
+
+#[test]
+fn a_cancel_beside_the_mark_of_a_lost_incident_gives_the_node_back() {
+    // The write of an incident that was lost with the store arrives when another one has opened.
+    let late = || {
+        let mut lost = World::xid();
+        lost.say(event(XID, "GPU 0", "79"));
+        let mut world = World::xid();
+        world.lose_writes = true;
+        world.say(event(XID, "GPU 0", "79"));
+        world.lose_writes = false;
+        assert_eq!(world.status(), "Applying");
+        world.incident.as_mut().unwrap().id =
+            health_event::incident::IncidentId::new(&"9".repeat(26)).unwrap();
+        world.node = lost.node;
+        world.annotated = lost.annotated;
+        world
+    };
+    let mut world = late();
+    world.ask(RequestKind::Cancel);
+    assert_eq!(world.status(), "none");
+    assert!(!world.is_cordoned() && world.node().annotations.is_empty());
+    assert_eq!(world.holds.len(), 1);
+    // The write that gives it back is lost: it is written again, whoever the cordon is said to be of.
+    let mut world = late();
+    world.lose_writes = true;
+    world.request = Some(crate::quarantine::Request {
+        kind: RequestKind::Cancel,
+        actor: "alice".into(),
+    });
+    world.step();
+    assert_eq!(world.status(), "Releasing");
+    world.lose_writes = false;
+    world.node_mut().cordon_owner = CordonOwner::Unknown;
+    world.settle();
+    assert_eq!(world.status(), "none");
+    assert!(!world.is_cordoned() && world.node().annotations.is_empty());
+}

@@ -18,7 +18,7 @@ type Intents = BTreeMap<String, StoredIntent>;
 /// The node of each object that is about to be begun, by its UID.
 type Reserved = BTreeMap<String, String>;
 
-/// Objects that are woken for a free place beyond those that may run at a time.
+/// Objects that are woken beyond the free places.
 const WOKEN_BEYOND: usize = 8;
 /// Between looks whether places stay free while objects wait.
 const PLACES_LOOK: Duration = Duration::from_secs(15);
@@ -91,11 +91,23 @@ impl Module {
         self.reserved().retain(|_, node| node != key.as_str());
     }
 
-    /// A place is free: those that wait longest, and a few more where some of them can't begin. Where
-    /// none of these can, the next look at free places wakes the others.
+    /// A place is free: those that wait longest, a few more than there are places. Where none of these
+    /// can begin, the next look at free places wakes the others.
     pub(super) fn wake_waiting(&self) {
-        let most = self.context.config.janitor.max_parallel + WOKEN_BEYOND;
-        for object in self.waiting().into_iter().take(most) {
+        let taken = self.intents().len() + self.reserved().len();
+        let free = self
+            .context
+            .config
+            .janitor
+            .max_parallel
+            .saturating_sub(taken);
+        let waiting = self.waiting().into_iter().filter(|object| {
+            let known = self.known();
+            known
+                .get(&object.metadata.uid)
+                .is_none_or(|known| !known.kept)
+        });
+        for object in waiting.take(free + WOKEN_BEYOND) {
             self.wake(&object.spec.node_name);
         }
     }

@@ -26,7 +26,8 @@ enum Command {
     /// Write the reference pages and the list of the wire's numbers again.
     Generate,
     /// Fail on stale pages, names outside their place, options that do not exist, changed numbers
-    /// of the wire, acceptance rows without a test and weak points with a test that is not there.
+    /// of the wire, acceptance rows without a test, and weak points with neither a test that is there
+    /// nor a word for that.
     Check,
     /// Print which acceptance rows are tested, differ, or are open.
     Rows,
@@ -51,9 +52,11 @@ fn main() -> anyhow::Result<()> {
             faults.extend(names::misplaced(&root)?);
             faults.extend(options::unknown(&root)?);
             faults.extend(wire_fields::faults(&root)?);
-            faults.extend(weak_points::faults(&root)?);
+            let weak_points = weak_points::read(&root)?;
             let rows = rows::count(&root)?;
             println!("{rows}");
+            println!("{weak_points}");
+            faults.extend(weak_points.faults);
             faults.extend(rows.open().map(|row| {
                 format!(
                     "{row}: no test that carries its number, and no line in docs/differences.md"

@@ -83,6 +83,12 @@ impl Readers {
     }
 }
 
+/// The plus keeps the order from being read off the key, which walks over all that are over.
+pub(crate) const OPEN_INCIDENTS: &str =
+    "SELECT state FROM incidents WHERE closed_at IS NULL ORDER BY +id";
+pub(crate) const OPEN_INCIDENTS_OF: &str =
+    "SELECT state FROM incidents WHERE node = ?1 AND closed_at IS NULL ORDER BY id";
+
 impl EventStore {
     /// Open faults of a node that may have effects, oldest first.
     ///
@@ -262,17 +268,15 @@ impl EventStore {
     pub fn open_incidents_of(&self, node: &NodeName) -> Result<Arc<[Incident]>, ReadError> {
         let few = |open: &Arc<[Incident]>| open.iter().all(|one| one.faults.len() <= FEW);
         self.shared().open_incidents.get(node, few, || {
-            let sql =
-                "SELECT state FROM incidents WHERE node = ?1 AND closed_at IS NULL ORDER BY id";
-            let open = self.list("open incidents", sql, params![node.as_str()], incident);
+            let bounds = params![node.as_str()];
+            let open = self.list("open incidents", OPEN_INCIDENTS_OF, bounds, incident);
             Ok(open?.into())
         })
     }
 
     /// All open incidents, oldest first.
     pub fn open_incidents(&self) -> Result<Vec<Incident>, ReadError> {
-        let sql = "SELECT state FROM incidents WHERE closed_at IS NULL ORDER BY +id";
-        self.list("open incidents", sql, params![], incident)
+        self.list("open incidents", OPEN_INCIDENTS, params![], incident)
     }
 
     /// One incident.

@@ -177,3 +177,32 @@ CREATE TABLE gaps (
 ) WITHOUT ROWID;
 CREATE TABLE state (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 ";
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+    use crate::read::{OPEN_INCIDENTS, OPEN_INCIDENTS_OF};
+
+    /// What a start reads of a store with many incidents that are over.
+    #[test]
+    fn open_incidents_are_read_by_an_index_that_holds_no_others() {
+        let connection = Connection::open_in_memory().unwrap();
+        for step in MIGRATIONS {
+            connection.execute_batch(step).unwrap();
+        }
+        for (sql, node) in [(OPEN_INCIDENTS, None), (OPEN_INCIDENTS_OF, Some("n"))] {
+            let mut plan = connection
+                .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+                .unwrap();
+            let steps = plan.query_map(rusqlite::params_from_iter(node), |row| row.get(3));
+            let steps: Vec<String> = steps.unwrap().map(Result::unwrap).collect();
+            let by = &steps[0];
+            assert!(
+                by.contains("USING INDEX incidents_open"),
+                "{sql}: {steps:?}"
+            );
+        }
+    }
+}

@@ -53,6 +53,25 @@ const LATER_OF_THE_CONTROLLER: [&str; 18] = [
     "store.commit.after:20",
 ];
 
+/// Later passes of the whole loop: between each commit of drain and remediation and what it is followed by,
+/// and some commits of all modules on the way.
+const LATER_OF_THE_WHOLE: [&str; 12] = [
+    // The first begins the drain; the second says that the node is empty.
+    "drain.before-transition:2",
+    "drain.after-transition:2",
+    // Planned; then ordered, before the object is made; seen; succeeded.
+    "remediation.before-transition:2",
+    "remediation.after-transition:2",
+    "remediation.before-transition:3",
+    "remediation.after-transition:3",
+    "remediation.before-transition:4",
+    "remediation.after-transition:4",
+    "store.commit.before:10",
+    "store.commit.after:10",
+    "store.commit.before:14",
+    "store.commit.after:14",
+];
+
 async fn testbed() -> Testbed {
     Testbed::start(Options::default()).await.unwrap()
 }
@@ -110,8 +129,10 @@ fn needs(point: &str) -> Needs {
         | "write.repair"
         | "write.repair-status"
         | "write.node-lock"
-        | "write.node-unlock" => Needs::Whole,
-        _ if point.starts_with("janitor.") => Needs::Whole,
+        | "write.node-unlock"
+        | "drain"
+        | "remediation"
+        | "janitor" => Needs::Whole,
         "write.repair-expiry" | "write.repair-deletion" => Needs::Order,
         _ => Needs::Loop,
     }
@@ -120,7 +141,11 @@ fn needs(point: &str) -> Needs {
 fn points(of: Needs) -> Vec<&'static str> {
     let all = controller::crash::POINTS.into_iter();
     let all = all.chain(LATER_OF_THE_CONTROLLER);
-    all.filter(|point| needs(point) == of).collect()
+    let mut points: Vec<_> = all.filter(|point| needs(point) == of).collect();
+    if of == Needs::Whole {
+        points.extend(LATER_OF_THE_WHOLE);
+    }
+    points
 }
 
 async fn die_at(lane: &mut Lane<'_>, point: &'static str) -> String {

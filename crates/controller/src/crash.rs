@@ -3,7 +3,7 @@
 //! Release builds have no such points.
 
 /// The points, so that a test can enumerate them and a misspelt name is refused.
-pub const POINTS: [&str; 49] = [
+pub const POINTS: [&str; 53] = [
     // Those of a start: each step of the schema, and checks that have another name since.
     "store.begin.before",
     "store.begin.after",
@@ -15,6 +15,10 @@ pub const POINTS: [&str; 49] = [
     "report.after-close",
     "quarantine.before-intent",
     "quarantine.after-intent",
+    "drain.before-transition",
+    "drain.after-transition",
+    "remediation.before-transition",
+    "remediation.after-transition",
     "janitor.before-intent",
     "janitor.before-send",
     "janitor.after-send",

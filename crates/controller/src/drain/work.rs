@@ -17,6 +17,7 @@ use super::apply::{Apply, Blocked, Order};
 use super::asked::{Memory, Outcome};
 use super::{facts, said, settings};
 use crate::context::Context;
+use crate::crash;
 use crate::janitor::{self, IntentsError};
 use crate::kubernetes::jittered;
 use crate::nodes::NodeFacts;
@@ -308,8 +309,12 @@ impl Module {
             faults_joined: Vec::new(),
             holds: None,
         };
+        crash::point("drain.before-transition");
         match self.context.store.transition(transition).await {
-            Ok(_) => Ok(true),
+            Ok(_) => {
+                crash::point("drain.after-transition");
+                Ok(true)
+            }
             Err(WriteError::Stale { .. } | WriteError::AnotherOpen { .. }) => Ok(false),
             Err(error) => Err(error),
         }

@@ -17,6 +17,7 @@ use super::observe::{Observed, is_under_way};
 use super::order::{Fate, Tried};
 use super::{MODULE, facts, said, settings};
 use crate::context::Context;
+use crate::crash;
 use crate::janitor::IntentsError;
 use crate::kubernetes::{CallError, Reference, jittered};
 use crate::lease::Leadership;
@@ -274,6 +275,7 @@ impl Module {
             }
             Some(_) | None => Vec::new(),
         };
+        crash::point("remediation.before-transition");
         let stored = self.context.store.transition(Transition {
             expected_version: Some(before.version),
             fencing: self.context.fencing,
@@ -292,7 +294,7 @@ impl Module {
             incident: incident.clone(),
         });
         match stored.await {
-            Ok(_) => {}
+            Ok(_) => crash::point("remediation.after-transition"),
             // The plan was made for another moment: look again.
             Err(WriteError::Stale { .. }) => return Ok(Next::Again),
             Err(error) => return Err(error.into()),

@@ -189,7 +189,7 @@ async fn delete_node(client: &Client, name: &str) {
 /// The control plane of the tests that take turns; it has an audit log.
 pub(crate) struct Turn {
     pub(crate) testbed: &'static Testbed,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Option<MutexGuard<'static, ()>>,
 }
 
 impl Turn {
@@ -227,7 +227,16 @@ impl Turn {
         }
         Self {
             testbed,
-            _turn: turn,
+            _turn: Some(turn),
+        }
+    }
+
+    /// A control plane that no other test uses. It ends with the process, as the shared one does.
+    pub(crate) async fn alone(options: Options) -> Self {
+        let testbed = Testbed::start(options).await.unwrap();
+        Self {
+            testbed: Box::leak(Box::new(testbed)),
+            _turn: None,
         }
     }
 

@@ -13,8 +13,8 @@ use super::kit::Loop;
 use super::settings::Settings;
 use crate::kit::explained;
 
-/// A budget that lets no pod of the namespace go.
-async fn budget(at: &Loop, namespace: &str) -> Api<PodDisruptionBudget> {
+/// A budget that lets the one pod of the namespace not go.
+pub(super) async fn budget(at: &Loop, namespace: &str) -> Api<PodDisruptionBudget> {
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(at.turn.testbed.admin(), namespace);
     let budget = serde_json::from_value(json!({
         "metadata": { "name": "keeps" },

@@ -1,6 +1,8 @@
 //! A machine with an agent that reads a pipe, a controller that may do everything, at once, and a
 //! provider.
 
+use std::collections::BTreeSet;
+
 use e2e::machine::SOON;
 use e2e::proxy::Proxy;
 use e2e::{Controller, ControllerOptions, KernelLog, Machine, nodes};
@@ -40,7 +42,10 @@ impl Loop {
     }
 
     pub(super) async fn start_with(node: &str, settings: Settings) -> Self {
-        let turn = Turn::take().await;
+        Self::start_on(Turn::take().await, node, settings).await
+    }
+
+    pub(super) async fn start_on(turn: Turn, node: &str, settings: Settings) -> Self {
         turn.testbed.install_crd(REBOOT_NODE).await.unwrap();
         let provider = SimProvider::start(ProviderOptions {
             behaviour: settings.behaviour.clone(),
@@ -230,6 +235,26 @@ impl Loop {
         })
         .await
         .unwrap();
+    }
+
+    /// Module, old and new state of each step of the node's incidents.
+    pub(super) async fn steps(&self) -> Vec<[String; 3]> {
+        let path = format!("/api/v1/nodes/{}/timeline", self.name());
+        let timeline = self.controller.json(&path).await.unwrap();
+        let step = |step: &Value| {
+            ["module", "from", "to"].map(|key| step[key].as_str().unwrap_or_default().to_owned())
+        };
+        timeline.as_array().unwrap().iter().map(step).collect()
+    }
+
+    /// Each step was taken once, these among them.
+    pub(super) async fn stepped_once(&self, wanted: &[[&str; 3]]) {
+        let steps = self.steps().await;
+        let once: BTreeSet<_> = steps.iter().collect();
+        assert_eq!(once.len(), steps.len(), "each step once: {steps:#?}");
+        for wanted in wanted {
+            assert!(steps.iter().any(|s| s == wanted), "{wanted:?}: {steps:#?}");
+        }
     }
 
     /// The machine was rebooted once, for one order and by one signal.

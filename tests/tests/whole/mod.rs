@@ -3,8 +3,10 @@
 
 mod budgets;
 mod course;
+mod evictions;
 mod gone;
 mod kit;
+mod kubelet;
 mod outages;
 mod own_node;
 mod people;

@@ -1,8 +1,11 @@
 //! Programs that are gone for a while in the middle of the loop: the controller, the API server.
 
+use e2e::machine::SOON;
 use e2e::proxy::Place;
+use e2e::{KernelLog, Machine};
 use http::Method;
-use testbed::Component;
+use serde_json::Value;
+use testbed::{Behaviour, Component, Outcome, wait_for};
 
 use super::kit::{Loop, ORDERS};
 use super::settings::{Settings, slow};
@@ -79,6 +82,71 @@ async fn an_api_server_that_restarts_in_each_stage_delays_and_repeats_nothing() 
     let orders = at.orders().await;
     let name = &orders[0]["metadata"]["name"];
     assert_eq!(name, &ordered["repair"]["attempt"]["object"]);
+    assert!(at.controller.is_running());
+    assert_eq!(at.controller.id(), process, "the same process");
+    at.controller.stop().unwrap();
+}
+
+impl Loop {
+    /// The one order of the node, once it is there.
+    async fn order(&self) -> Value {
+        wait_for("the order to be made", SOON, || async {
+            let orders = self.orders().await;
+            Ok(orders.into_iter().next())
+        })
+        .await
+        .unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_waits_for_its_place_while_the_api_server_restarts_is_begun_once() {
+    let settings = Settings {
+        // Whether it was done nobody knows: the place is taken until the machine shows another boot.
+        behaviour: Behaviour {
+            outcome: Outcome::Fails,
+            ..Behaviour::default()
+        },
+        set: vec![
+            ("lease", "enabled", "false"),
+            ("janitor", "max_parallel", "1"),
+            ("janitor", "timeout", "'1h'"),
+        ],
+        ..Settings::default()
+    };
+    let mut at = Loop::start_with("w-goes", settings).await;
+    let process = at.controller.id();
+    at.falls_ill();
+    at.signalled(1).await;
+    at.provider.behave(slow());
+    let log = KernelLog::Pipe;
+    let waits = Machine::join(at.turn.testbed, &at.controller, "w-waits", log);
+    let mut goes = std::mem::replace(&mut at.machine, waits.await.unwrap());
+    at.falls_ill();
+    let queued = |i: &Value| i["repair"]["blocked_by"] == "queued";
+    at.until("with an order that waits", queued).await;
+    let before = at.order().await;
+
+    api_server_dies(&at).await;
+    at.turn.start_api_server().await;
+    at.until("with an order that waits still", queued).await;
+    assert_eq!(at.signals(), 0, "the only place is taken");
+
+    // The first machine reboots after all, and with it the place is free.
+    goes.restart(at.turn.testbed).await.unwrap();
+    at.rebooted().await;
+    at.released().await;
+    at.once().await;
+    let after = at.order().await;
+    assert_eq!(before["metadata"]["uid"], after["metadata"]["uid"]);
+    at.stepped_once(&[
+        ["remediation", "Planned", "Requested"],
+        ["remediation", "Running", "Succeeded"],
+    ])
+    .await;
+    std::mem::swap(&mut at.machine, &mut goes);
+    at.released().await;
+    assert_eq!((at.signals(), at.orders().await.len()), (1, 1));
     assert!(at.controller.is_running());
     assert_eq!(at.controller.id(), process, "the same process");
     at.controller.stop().unwrap();

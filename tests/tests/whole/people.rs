@@ -55,7 +55,23 @@ impl Loop {
                 assert_eq!(self.pods("may-finish").await.len(), 1, "{stage:?}");
                 assert!(self.orders().await.is_empty(), "{stage:?}");
             }
-            Stage::Planned => assert!(self.orders().await.is_empty(), "{stage:?}"),
+            Stage::Failed => {
+                assert_eq!(self.pods(&self.kept()).await.len(), 1, "{stage:?}");
+                assert!(self.orders().await.is_empty(), "{stage:?}");
+            }
+            Stage::NeedsOperator | Stage::Planned => {
+                assert!(self.orders().await.is_empty(), "{stage:?}");
+            }
+            Stage::Unknown => {
+                self.warned("RepairNotRecalled", &[]).await;
+                // What was sent may be done late: the node is in service, and stays.
+                self.machine.restart(self.turn.testbed).await.unwrap();
+                self.machine.settled(&self.controller).await.unwrap();
+                self.turn
+                    .node(self.name(), "in service", |node| !nodes::is_cordoned(node))
+                    .await;
+                assert!(self.orders().await.is_empty(), "{stage:?}");
+            }
             Stage::Requested => {
                 self.made().await;
                 self.taken_back().await;

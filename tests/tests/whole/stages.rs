@@ -1,6 +1,7 @@
 //! The stages of the loop, to which nodes are brought so that something happens to them there.
 
 use e2e::machine::SOON;
+use e2e::monitor::fatal;
 use e2e::proxy::{Held, Place};
 use http::Method;
 use k8s_api::names;
@@ -8,8 +9,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use testbed::wait_for;
+use testbed::{Behaviour, Outcome, wait_for};
+use wire::datamodels::RecommendedAction;
 
+use super::budgets::budget;
 use super::kit::{Loop, ORDERS};
 use super::settings::{Settings, slow};
 
@@ -22,12 +25,18 @@ pub(super) enum Stage {
     Cordoned,
     /// Being emptied.
     Draining,
+    /// A budget kept a pod there past the deadline.
+    Failed,
+    /// Its fault asks for a person.
+    NeedsOperator,
     /// Empty; a person paused it before its reboot was ordered.
     Planned,
     /// The order is stored, and the call that makes its object is on its way.
     Requested,
     /// The provider has the signal.
     Sent,
+    /// The same, and nobody knows what it did: the order was deleted since.
+    Unknown,
     /// Ready in another boot, of which no agent has spoken.
     Repaired,
 }
@@ -41,9 +50,12 @@ impl Stage {
             "",
             &[
                 Self::Draining,
+                Self::Failed,
+                Self::NeedsOperator,
                 Self::Planned,
                 Self::Requested,
                 Self::Sent,
+                Self::Unknown,
                 Self::Repaired,
             ],
         ),
@@ -56,8 +68,14 @@ impl Stage {
     /// Signals that its node has had, and ever gets.
     pub(super) fn signals(self) -> usize {
         match self {
-            Self::Withheld | Self::Cordoned | Self::Draining | Self::Planned | Self::Requested => 0,
-            Self::Sent | Self::Repaired => 1,
+            Self::Withheld
+            | Self::Cordoned
+            | Self::Draining
+            | Self::Failed
+            | Self::NeedsOperator
+            | Self::Planned
+            | Self::Requested => 0,
+            Self::Sent | Self::Unknown | Self::Repaired => 1,
         }
     }
 }
@@ -71,10 +89,11 @@ pub(super) async fn in_each_stage(
         let mut settings = Settings {
             behaviour: slow(),
             proxied: true,
+            set: vec![("drain", "immediate_deadline", "'2s'")],
             ..Settings::default()
         };
         if !delayed.is_empty() {
-            settings.set = vec![(delayed, "first_action_delay", "'1h'")];
+            settings.set.push((delayed, "first_action_delay", "'1h'"));
         }
         let (first, more) = stages.split_first().unwrap();
         let mut at = Loop::start_with(&first.node(prefix), settings).await;
@@ -94,15 +113,38 @@ pub(super) async fn in_each_stage(
 }
 
 impl Loop {
+    /// The namespace of pods that a budget keeps on the node.
+    pub(super) fn kept(&self) -> String {
+        format!("kept-{}", self.name())
+    }
+
     /// Brings the node to the stage; answers the call that is on its way.
     async fn reach(&mut self, stage: Stage) -> Option<Held> {
         let proxy = self.proxy.as_ref().unwrap();
         let held =
             (stage == Stage::Requested).then(|| proxy.hold(Method::POST, ORDERS, Place::Request));
-        if stage != Stage::Requested && stage.signals() == 0 {
-            self.work("may-finish", 1).await;
+        match stage {
+            Stage::Withheld | Stage::Cordoned | Stage::Draining | Stage::Planned => {
+                self.work("may-finish", 1).await;
+            }
+            Stage::Failed => {
+                let namespace = self.kept();
+                self.work(&namespace, 1).await;
+                budget(self, &namespace).await;
+            }
+            Stage::Unknown => self.provider.behave(Behaviour {
+                outcome: Outcome::Fails,
+                ..Behaviour::default()
+            }),
+            Stage::NeedsOperator | Stage::Requested | Stage::Sent | Stage::Repaired => {}
         }
-        self.falls_ill();
+        if stage == Stage::NeedsOperator {
+            let mut fault = fatal("GpuPersonWatch", "48", "0");
+            fault.recommended_action = RecommendedAction::ContactSupport.into();
+            self.machine.monitor.say(fault).await.unwrap();
+        } else {
+            self.falls_ill();
+        }
         self.arrives(stage, held).await
     }
 
@@ -118,6 +160,11 @@ impl Loop {
                 assert_eq!(drain["drain"]["detail"], "first_action", "{drain:#}");
             }
             Stage::Draining => drop(self.drain("Draining").await),
+            Stage::Failed => drop(self.drain("Failed").await),
+            Stage::NeedsOperator => {
+                let repair = self.repair("NeedsOperator").await;
+                assert_eq!(repair["repair"]["detail"], "unsupported", "{repair:#}");
+            }
             Stage::Planned => {
                 self.drain("Draining").await;
                 self.pause().await;
@@ -136,6 +183,7 @@ impl Loop {
                 return Some(held);
             }
             Stage::Sent => self.signalled(1).await,
+            Stage::Unknown => self.order_is_lost().await,
             Stage::Repaired => {
                 self.signalled(1).await;
                 self.boots().await;
@@ -143,6 +191,19 @@ impl Loop {
             }
         }
         None
+    }
+
+    /// The provider does nothing and says INTERNAL, and a person deletes the order.
+    async fn order_is_lost(&self) {
+        self.signalled(1).await;
+        self.provider.behave(slow());
+        self.repair("Running").await;
+        let order = self.orders().await.remove(0);
+        let path = format!("{ORDERS}/{}", order["metadata"]["name"].as_str().unwrap());
+        let request = http::Request::delete(path).body(Vec::new()).unwrap();
+        let client = self.turn.testbed.admin();
+        client.request::<Value>(request).await.unwrap();
+        self.repair("Unknown").await;
     }
 
     /// As a person does, who then wants to look at it in peace.

@@ -1,0 +1,100 @@
+//! Evictions of several nodes at a time.
+
+use std::time::Duration;
+
+use e2e::proxy::{Held, Place};
+use e2e::{KernelLog, Machine};
+use http::Method;
+use tokio::task::JoinSet;
+
+use super::kit::Loop;
+use super::settings::Settings;
+
+/// Evictions at a time over all nodes (`drain`).
+const AT_ONCE: usize = 16;
+/// Pods on each of the two nodes: more than may be evicted at a time.
+const PODS: usize = 20;
+/// A call of the drain gives up after 10 s: none is held for longer than half of it, however few came.
+const HELD: Duration = Duration::from_secs(5);
+/// One more than may be under way would be here within milliseconds.
+const ONE_MORE: Duration = Duration::from_millis(500);
+
+/// Evictions on their way to the API server.
+struct Evictions {
+    coming: JoinSet<Held>,
+    /// Arrived, and held.
+    held: Vec<Held>,
+}
+
+impl Evictions {
+    async fn next(&mut self) -> bool {
+        let Some(held) = self.coming.join_next().await else {
+            return false;
+        };
+        self.held.push(held.unwrap());
+        true
+    }
+
+    /// Waits until as many are held as may be, or no more come; answers how many that are.
+    async fn fill(&mut self) -> usize {
+        if !self.next().await {
+            return 0;
+        }
+        let all = async { while self.held.len() < AT_ONCE && self.next().await {} };
+        // Fewer than all are under way where the second node is emptied a little later than the first.
+        tokio::time::timeout(HELD, all).await.ok();
+        if self.held.len() == AT_ONCE {
+            tokio::time::timeout(ONE_MORE, self.next()).await.ok();
+        }
+        self.held.len()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evictions_of_two_nodes_are_under_way_sixteen_at_a_time_and_never_more() {
+    let settings = Settings {
+        proxied: true,
+        ..Settings::default()
+    };
+    let mut at = Loop::start_with("w-evicts", settings).await;
+    let log = KernelLog::Pipe;
+    let other = Machine::join(at.turn.testbed, &at.controller, "w-evicts-too", log);
+    let mut other = other.await.unwrap();
+    let proxy = at.proxy.as_ref().unwrap();
+    let mut evictions = Evictions {
+        coming: JoinSet::new(),
+        held: Vec::new(),
+    };
+    for node in [at.name(), &other.name] {
+        let made = at.turn.testbed.create_pods_on(node, "at-once", PODS);
+        for pod in made.await.unwrap() {
+            let path = format!("/api/v1/namespaces/at-once/pods/{pod}/eviction");
+            let mut held = proxy.hold(Method::POST, &path, Place::Request);
+            evictions.coming.spawn(async move {
+                held.arrived().await.unwrap();
+                held
+            });
+        }
+    }
+    at.falls_ill();
+    std::mem::swap(&mut at.machine, &mut other);
+    at.falls_ill();
+    let mut rounds = Vec::new();
+    loop {
+        let under_way = evictions.fill().await;
+        if under_way == 0 {
+            break;
+        }
+        rounds.push(under_way);
+        evictions.held.drain(..).for_each(Held::go);
+    }
+    println!("evictions under way in each round: {rounds:?}");
+    assert_eq!(rounds.iter().max(), Some(&AT_ONCE), "{rounds:?}");
+    assert_eq!(rounds.iter().sum::<usize>(), 2 * PODS, "{rounds:?}");
+    for _ in 0..2 {
+        at.drain("Drained").await;
+        assert!(at.pods("at-once").await.is_empty());
+        std::mem::swap(&mut at.machine, &mut other);
+    }
+    at.controller.stop().unwrap();
+}

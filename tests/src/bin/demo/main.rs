@@ -1,13 +1,15 @@
 //! `make demo`: a fault in the real kernel log takes a node out of scheduling, its work moves off, it
 //! is rebooted, and once it is proven to be well it is back.
 //!
-//! Exit status: 0 when a separate read of the API server showed all nodes as they were (with
-//! `KEEP=1` also when Ctrl-C ended it afterwards), 130 when it was interrupted before that, else 1.
+//! Exit status: 0 when a separate read of the API server proved the whole of it: all nodes as they were,
+//! the one that fell ill Ready in another boot, its order ended, all pods running (with `KEEP=1` also when
+//! Ctrl-C ended it afterwards), 130 when it was interrupted before that, else 1.
 //! No process outlives it, whichever way it ends.
 
 mod look;
 mod measured;
 mod story;
+mod verify;
 mod work;
 
 use std::process::ExitCode;

@@ -12,21 +12,21 @@ use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::ListParams;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use testbed::{Behaviour, NodeSpec, Options, ProviderOptions, SimProvider, Testbed, wait_for};
 use tokio::sync::mpsc;
 
 use crate::measured::{Step, Times, between, decoded_at, moment};
+use crate::verify::{Look, verify};
 use crate::{look, work};
 
-const NODES: usize = 8;
+pub(crate) const NODES: usize = 8;
 /// The node whose kernel log is this machine's.
 pub(crate) const VICTIM: &str = "gpu-00002";
 /// The one that reads a pipe.
 const NEIGHBOUR: &str = "gpu-00005";
-const CHECK: &str = health_event::checks::XID;
+pub(crate) const CHECK: &str = health_event::checks::XID;
 /// What RebootNode objects are, as it is shipped.
 const REBOOT_NODE: &str =
     include_str!("../../../../deploy/crds/janitor.dgxc.nvidia.com_rebootnodes.yaml");
@@ -73,8 +73,8 @@ pub(crate) async fn tell(
     let mut times = Times::default();
     let folder = testbed.folder().join("warden");
     work::begin(view, &testbed).await?;
-    let before = snapshot(&testbed).await?;
-    fleet(view, &before);
+    let before = Look::at(&testbed).await?;
+    view.fleet(&before.fleet());
 
     // Taken before the agent begins to read, so that it sees no other test's faults.
     let ring = kernel_log(view).await?;
@@ -84,12 +84,11 @@ pub(crate) async fn tell(
         ring::domain()
     );
     fault(view, &testbed, &warden, &line, &mut times).await?;
-    fleet(view, &snapshot(&testbed).await?);
+    view.fleet(&Look::at(&testbed).await?.fleet());
     work::avoids(view, &testbed).await?;
     work::leaves(view, &testbed, &warden.controller, &mut times).await?;
     reboot(view, &testbed, &mut warden, &mut times).await?;
     verify(view, &testbed, &before, DEADLINE).await?;
-    work::runs_again(view, &testbed).await?;
 
     view.title("The record that stays");
     look::warden(view, &warden.controller, &["timeline", VICTIM]).await?;
@@ -281,44 +280,6 @@ impl Warden {
     }
 }
 
-/// What a node looks like to those who must not notice anything.
-#[derive(Debug, PartialEq, Eq)]
-struct Seen {
-    name: String,
-    cordoned: bool,
-    marks: Vec<String>,
-    /// But for Kubernetes' own, which follow cordon and readiness.
-    taints: Vec<String>,
-}
-
-type Snapshot = Vec<Seen>;
-
-async fn snapshot(testbed: &Testbed) -> anyhow::Result<Snapshot> {
-    let nodes: Api<Node> = Api::all(testbed.admin());
-    let nodes = nodes.list(&ListParams::default()).await?;
-    let seen = |node: &Node| {
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-        let keys = taints.into_iter().flatten().map(|taint| taint.key.clone());
-        Seen {
-            name: node.metadata.name.clone().unwrap_or_default(),
-            cordoned: nodes::is_cordoned(node),
-            marks: nodes::marks(node),
-            taints: keys
-                .filter(|key| !key.starts_with("node.kubernetes.io/"))
-                .collect(),
-        }
-    };
-    Ok(nodes.iter().map(seen).collect())
-}
-
-fn fleet(view: &View, nodes: &Snapshot) {
-    let nodes: Vec<(String, bool)> = nodes
-        .iter()
-        .map(|seen| (seen.name.clone(), seen.cordoned))
-        .collect();
-    view.fleet(&nodes);
-}
-
 type Changes = mpsc::UnboundedReceiver<(Instant, Node)>;
 
 /// Tells of each change of the victim the moment the watch shows it.
@@ -475,108 +436,4 @@ async fn reboot(
     })
     .await?;
     Ok(())
-}
-
-/// A separate read of the API server decides about success.
-async fn verify(
-    view: &View,
-    testbed: &Testbed,
-    before: &Snapshot,
-    within: Duration,
-) -> anyhow::Result<()> {
-    view.title("A separate look at the API server");
-    let step = view.step("all nodes as they were");
-    // The node controller takes its own taint off a moment after an uncordon.
-    let what = "without taints";
-    nodes::wait(&testbed.admin(), VICTIM, what, within, |node| {
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-        taints.is_none_or(Vec::is_empty)
-    })
-    .await?;
-    let after = snapshot(testbed).await?;
-    ensure!(
-        after == *before,
-        "nodes differ from what they were: before {before:?}, after {after:?}"
-    );
-    let victim = nodes::read(&testbed.admin(), VICTIM).await?;
-    ensure!(!nodes::is_cordoned(&victim), "{VICTIM} is still cordoned");
-    step.done(&format!(
-        "{VICTIM} is schedulable without a mark, the other {} are untouched",
-        NODES - 1
-    ));
-    fleet(view, &after);
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use kube::api::{Patch, PatchParams};
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    async fn merge(testbed: &Testbed, node: &str, patch: Value) {
-        let nodes: Api<Node> = Api::all(testbed.admin());
-        let params = PatchParams::default();
-        nodes
-            .patch(node, &params, &Patch::Merge(patch))
-            .await
-            .unwrap();
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn only_nodes_that_are_as_they_were_are_a_success() {
-        let options = Options {
-            nodes: NODES,
-            ..Options::default()
-        };
-        let testbed = Testbed::start(options).await.unwrap();
-        let view = View::default();
-        let before = snapshot(&testbed).await.unwrap();
-        assert_eq!(before.len(), NODES);
-        let verify = async || verify(&view, &testbed, &before, Duration::from_secs(1)).await;
-        verify().await.unwrap();
-        let mark = "warden.dev/incident";
-        let taint = json!([{ "key": "warden.test/bad", "effect": "PreferNoSchedule" }]);
-        // What is left, and how it goes again.
-        let left = [
-            (
-                VICTIM,
-                json!({ "metadata": { "annotations": { mark: "x" } } }),
-                json!({ "metadata": { "annotations": { mark: null } } }),
-            ),
-            (
-                VICTIM,
-                json!({ "spec": { "unschedulable": true } }),
-                json!({ "spec": { "unschedulable": null } }),
-            ),
-            (
-                "gpu-00006",
-                json!({ "spec": { "unschedulable": true } }),
-                json!({ "spec": { "unschedulable": null } }),
-            ),
-            (
-                "gpu-00006",
-                json!({ "spec": { "taints": taint } }),
-                json!({ "spec": { "taints": null } }),
-            ),
-            (
-                "gpu-00006",
-                json!({ "metadata": { "labels": { "k8saas.nvidia.com/cordon-by": "x" } } }),
-                json!({ "metadata": { "labels": { "k8saas.nvidia.com/cordon-by": null } } }),
-            ),
-        ];
-        for (node, put, taken) in left {
-            merge(&testbed, node, put.clone()).await;
-            assert!(verify().await.is_err(), "{node}: {put}");
-            merge(&testbed, node, taken).await;
-            nodes::wait(&testbed.admin(), node, "as it was", DEADLINE, |node| {
-                let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-                taints.is_none_or(Vec::is_empty)
-            })
-            .await
-            .unwrap();
-        }
-        verify().await.unwrap();
-    }
 }

@@ -5,7 +5,6 @@ use std::time::Instant;
 use anyhow::{Context as _, ensure};
 use e2e::Controller;
 use e2e::view::{Tone, View};
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
@@ -18,7 +17,7 @@ use crate::measured::Times;
 use crate::story::{DEADLINE, VICTIM};
 
 /// Its pods are evicted at once, as its budget allows.
-const SERVING: &str = "serving";
+pub(crate) const SERVING: &str = "serving";
 const SERVICE: &str = "inference";
 /// Two on each node.
 const REPLICAS: usize = 16;
@@ -117,24 +116,6 @@ pub(crate) async fn leaves(
     let took = begin.elapsed();
     view.happened(Tone::Good, took, "the node is empty: Drained");
     times.add("last pod finished → Drained", took, "API");
-    Ok(())
-}
-
-/// What the service had, it has again.
-pub(crate) async fn runs_again(view: &View, testbed: &Testbed) -> anyhow::Result<()> {
-    let step = view.step("every pod of the services runs");
-    let deployments: Api<Deployment> = Api::namespaced(testbed.admin(), SERVING);
-    wait_for("all pods to run again", DEADLINE, || async {
-        let all = deployments.list(&ListParams::default()).await?;
-        let is_whole = |deployment: &Deployment| {
-            let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas);
-            let status = deployment.status.as_ref();
-            status.and_then(|status| status.ready_replicas) == wanted
-        };
-        Ok((all.items.len() == 2 && all.iter().all(is_whole)).then_some(()))
-    })
-    .await?;
-    step.done("");
     Ok(())
 }
 

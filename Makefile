@@ -17,9 +17,9 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo '  KEEP=1 make demo leaves the demo running until Ctrl-C, to look around in it'
 	@echo '  Options of a program go into ARGS: make testbed ARGS="--nodes 50"'
-	@echo '  make soak keeps its results in bench/results. It does 60 crash runs; before work is called'
-	@echo '  done: make soak ARGS="--runs 1000". A part of it: make soak ARGS="--only chaos --minutes 30";'
-	@echo '  parts: crashes, minute, chaos, fleet, fuzz (FUZZ_SECONDS=600 for each target)'
+	@echo '  make soak keeps its results in bench/results. It does 60 crash runs of the whole loop; before'
+	@echo '  work is called done: make soak ARGS="--runs 1000". A part of it: make soak ARGS="--only chaos'
+	@echo '  --minutes 30"; parts: crashes, minute, chaos, fleet, fuzz (FUZZ_SECONDS=600 for each target)'
 
 setup: ## Check the tools and build the control plane, once
 	@scripts/setup.sh

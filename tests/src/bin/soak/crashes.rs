@@ -9,8 +9,8 @@ use testbed::{Options, Testbed};
 
 use crate::say;
 
-/// One more run of the whole loop for so many others.
-const OF_WHICH_WHOLE: u64 = 4;
+/// One run of the short loop, from fault to release without a drain or a repair, for so many of the whole.
+const WHOLE_FOR_A_SHORT: u64 = 4;
 
 /// One run and how it went.
 struct Line {
@@ -19,12 +19,28 @@ struct Line {
     outcome: anyhow::Result<Outcome>,
 }
 
-/// So many runs, with seeds from `first` on; answers a summary.
+/// So many runs of the whole loop, with seeds from `first` on, and fewer of the short one; answers a
+/// summary.
 ///
 /// # Errors
 /// The summary, if a run failed.
 pub(crate) async fn run(first: u64, runs: u64) -> anyhow::Result<String> {
-    say(&format!("{runs} crash runs, seeds from {first}"));
+    let (mut text, mut failed) = whole(first, runs).await?;
+    let (short, short_failed) = short(first, runs.div_ceil(WHOLE_FOR_A_SHORT)).await?;
+    text.push_str(&short);
+    failed |= short_failed;
+    if failed {
+        bail!("{text}");
+    }
+    Ok(text)
+}
+
+/// Runs of the short loop: agent or controller are killed anywhere in a story. Answers a summary, and
+/// whether one failed.
+async fn short(first: u64, runs: u64) -> anyhow::Result<(String, bool)> {
+    say(&format!(
+        "{runs} crash runs of the short loop, seeds from {first}"
+    ));
     let testbed = Testbed::start(Options::default()).await?;
     let mut lane = Lane::start(&testbed, "soak").await?;
     let started = Instant::now();
@@ -51,13 +67,8 @@ pub(crate) async fn run(first: u64, runs: u64) -> anyhow::Result<String> {
             outcome,
         });
     }
-    let mut text = summary(&lines, started.elapsed())?;
-    let (whole, failed) = whole(first, runs.div_ceil(OF_WHICH_WHOLE)).await?;
-    text.push_str(&whole);
-    if failed || lines.iter().any(|line| line.outcome.is_err()) {
-        bail!("{text}");
-    }
-    Ok(text)
+    let text = summary(&lines, started.elapsed())?;
+    Ok((text, lines.iter().any(|line| line.outcome.is_err())))
 }
 
 /// Runs of the whole loop: a controller that is killed anywhere between the line and the release.
@@ -88,7 +99,7 @@ async fn whole(first: u64, runs: u64) -> anyhow::Result<(String, bool)> {
         }
     }
     let text = format!(
-        "\n## Crash runs of the whole loop\n\n{runs} kills of the controller at random moments of the \
+        "## Crash runs of the whole loop\n\n{runs} kills of the controller at random moments of the \
          first {} ms after the line, {failed} failed: two pods are moved, the machine is rebooted once, \
          the node is back. Took {:.0} s.\n{failures}",
         Whole::MILLIS,
@@ -98,7 +109,10 @@ async fn whole(first: u64, runs: u64) -> anyhow::Result<(String, bool)> {
 }
 
 fn summary(lines: &[Line], took: Duration) -> anyhow::Result<String> {
-    let mut text = format!("## Crash runs\n\n{} at random moments.\n\n", lines.len());
+    let mut text = format!(
+        "\n## Crash runs of the short loop\n\n{} at random moments.\n\n",
+        lines.len()
+    );
     writeln!(
         text,
         "| story | who died | runs | failed | amid it | acknowledged | tries more |"

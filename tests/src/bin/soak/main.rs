@@ -19,7 +19,8 @@ const USAGE: &str = "\
 usage: soak [--only PART[,PART]...] [--runs N] [--minutes N] [--nodes N] [--seed N]
             [--fuzz-seconds N] [--results DIR]
   --only          parts to run: crashes, minute, chaos, fleet, fuzz (all by default)
-  --runs          crash runs (60; 1000 before work is called done)
+  --runs          crash runs of the whole loop (60; 1000 before work is called done); a quarter as many of
+                  the short one
   --minutes       minutes of chaos (10)
   --nodes         nodes of the fleet (1000)
   --seed          of crashes and chaos; printed at the start
@@ -215,7 +216,10 @@ mod tests {
         for part in Part::ALL {
             assert!(USAGE.contains(part.name()), "{}", part.name());
         }
-        assert!(USAGE.contains("crash runs (60; 1000"), "{USAGE}");
+        assert!(
+            USAGE.contains("crash runs of the whole loop (60; 1000"),
+            "{USAGE}"
+        );
     }
 
     #[test]

@@ -36,9 +36,14 @@ pub(crate) fn checked(text: &str) -> Result<Checked, ConfigError> {
     problems.extend(errors.map(problem));
     let overrides = ingest::overrides(&config.ingest).err().unwrap_or_default();
     problems.extend(overrides.iter().map(|error| of_override(&config, error)));
-    let warnings = rules.iter().flat_map(RuleSets::warnings);
+    let warnings = rules.iter().flat_map(RuleSets::warnings).map(problem);
+    // Where something is wrong its default stands in for it, which the file does not say.
+    let mut contradictions = Vec::new();
+    if problems.is_empty() {
+        contradictions = config.contradictions();
+    }
     Ok(Checked {
-        warnings: warnings.map(problem).collect(),
+        warnings: warnings.chain(contradictions).collect(),
         config,
         rules,
         problems,

@@ -131,6 +131,17 @@ fn a_rule_that_can_never_match_is_a_fault_and_a_part_that_never_does_a_warning()
         Some("quarantine.rule-sets[0].match.any[0].expression")
     );
     assert!(!told.contains_key("fault"), "{out}");
+
+    // Values that are right alone, and together keep something from ever happening.
+    let pair = "profile = 'remediate'\n[janitor]\nno_reboot_after = '1h'";
+    std::fs::write(&path, pair).unwrap();
+    let (code, out, err) = ran(&["--check-config", file], &[]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let told: toml::Table = out.parse().unwrap();
+    let warning = &told["warning"][0];
+    assert_eq!(warning["key"].as_str(), Some("janitor.no_reboot_after"));
+    let better = warning["allowed"].as_str().unwrap();
+    assert!(better.contains("janitor.timeout (25m)"), "{better}");
 }
 
 #[test]

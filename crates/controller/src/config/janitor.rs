@@ -293,6 +293,8 @@ fn is_loopback(host: &str) -> bool {
 
 /// A label selector, as Kubernetes writes it.
 fn exclusion(mut s: Section<'_>) -> Selector {
+    // A requirement that can't be read is told by its own key.
+    let is_empty = s.is_empty("matchLabels") && s.is_empty("matchExpressions");
     let labels = s.value(
         (
             "matchLabels",
@@ -316,7 +318,7 @@ fn exclusion(mut s: Section<'_>) -> Selector {
             .chain(expressions.into_iter().flatten())
             .collect(),
     );
-    if selector.0.is_empty() {
+    if is_empty {
         s.problem(
             "matchLabels",
             &Value::Table(toml::Table::new()),
@@ -363,6 +365,9 @@ fn expression(mut s: Section<'_>) -> Option<Requirement> {
         |text| is_value(text).then(|| text.to_owned()),
     );
     let wants_values = matches!(operator, "In" | "NotIn");
+    if s.is_bad("operator") || s.is_bad("values") {
+        return None;
+    }
     if wants_values == values.is_empty() {
         let allowed = if wants_values {
             "at least one value for In and NotIn"
@@ -438,6 +443,91 @@ mod tests {
             assert!(found.iter().any(|f| f.contains(want)), "{want}: {found:#?}");
         }
         assert!(!problems("[janitor.unknown]\nx = 1").is_empty());
+    }
+
+    #[test]
+    fn what_is_bad_is_told_once_and_nothing_that_follows_from_it() {
+        let exclusion = |inner: &str| format!("[[janitor.exclusions]]\n{inner}");
+        for (text, key) in [
+            (
+                "cspProviderInsecure = true\ncspProviderHost = 'provider'".to_owned(),
+                "janitor.cspProviderHost = \"provider\"",
+            ),
+            (
+                "cspProviderInsecure = true\nforce_provider = 7\ncspProviderHost = 'localhost:1'"
+                    .to_owned(),
+                "janitor.force_provider = 7",
+            ),
+            (
+                exclusion("matchLabels = { 'bad key' = 'x' }"),
+                "janitor.exclusions[0].matchLabels",
+            ),
+            (
+                exclusion("matchLabels = 'pool=a'"),
+                "janitor.exclusions[0].matchLabels",
+            ),
+            (
+                exclusion("matchExpressions = [{ key = 'bad key', operator = 'Exists' }]"),
+                "janitor.exclusions[0].matchExpressions[0].key = \"bad key\"",
+            ),
+            (
+                exclusion("matchExpressions = [{ key = 'a', operator = 'in', values = ['x'] }]"),
+                "janitor.exclusions[0].matchExpressions[0].operator = \"in\"",
+            ),
+            (
+                exclusion("matchExpressions = [{ key = 'a', operator = 'In', values = ['/'] }]"),
+                "janitor.exclusions[0].matchExpressions[0].values",
+            ),
+            (
+                exclusion("matchExpressions = [{ key = 'a', operator = 'In' }]"),
+                "janitor.exclusions[0].matchExpressions[0].values = []",
+            ),
+            (
+                exclusion("matchLabels = {}"),
+                "janitor.exclusions[0].matchLabels = {}",
+            ),
+            (exclusion(""), "janitor.exclusions[0].matchLabels = {}"),
+        ] {
+            let told = problems(&text);
+            assert_eq!(told.len(), 1, "{text}: {told:#?}");
+            assert!(told[0].starts_with(key), "{text}: {told:?}");
+        }
+    }
+
+    /// The forms of a label selector, as the reference's chart takes them.
+    #[test]
+    fn every_form_of_a_selector_that_asks_for_something_is_taken() {
+        for (inner, asked) in [
+            ("matchLabels = { pool = 'a', 'x.io/b' = '' }", 2),
+            ("matchExpressions = [{ key = 'a', operator = 'Exists' }]", 1),
+            (
+                "matchExpressions = [{ key = 'a', operator = 'DoesNotExist', values = [] }]",
+                1,
+            ),
+            (
+                "matchExpressions = [{ key = 'a', operator = 'In', values = ['x', 'y'] }]",
+                1,
+            ),
+            (
+                "matchExpressions = [{ key = 'a', operator = 'NotIn', values = ['x'] }]",
+                1,
+            ),
+            (
+                "matchLabels = {}\nmatchExpressions = [{ key = 'a', operator = 'Exists' }]",
+                1,
+            ),
+            ("matchLabels = { a = 'b' }\nmatchExpressions = []", 1),
+            (
+                "matchLabels = { a = 'b' }\nmatchExpressions = [{ key = 'c', operator = 'Exists' }]",
+                2,
+            ),
+        ] {
+            let text = format!("profile = 'remediate'\n[[janitor.exclusions]]\n{inner}");
+            let config = Config::parse(&text).unwrap_or_else(|error| panic!("{inner}: {error}"));
+            let exclusions = config.janitor.exclusions;
+            let asks: Vec<usize> = exclusions.iter().map(|selector| selector.0.len()).collect();
+            assert_eq!(asks, [asked], "{inner}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod ingest;
 mod janitor;
 mod labels;
 mod numbers;
+mod pairs;
 mod quarantine;
 mod reader;
 mod remediation;
@@ -244,6 +245,12 @@ impl Config {
             keys: Vec::new(),
             shapes: Vec::new(),
         }
+    }
+
+    /// What contradicts itself in it: each value is right alone, and together they keep something from ever
+    /// happening. With what would be better.
+    pub fn contradictions(&self) -> Vec<Problem> {
+        pairs::contradictions(self)
     }
 
     /// Every key with its value in effect, default, allowed form and meaning, in the order of the

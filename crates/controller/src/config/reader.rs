@@ -2,6 +2,7 @@
 //! what it is.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -52,6 +53,8 @@ pub struct Key {
 pub(super) struct Findings {
     pub(super) problems: RefCell<Vec<Problem>>,
     pub(super) keys: RefCell<Vec<Key>>,
+    /// Full keys whose value is bad: it has its default, of which the file says nothing.
+    bad: RefCell<BTreeSet<String>>,
     /// Arrays of tables with the keys of an element, whether any is there or not.
     pub(super) shapes: RefCell<Vec<Key>>,
     /// Every key that was asked for, so that a test finds what no page would name.
@@ -111,8 +114,9 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Tells of a value, unless that key was told to be bad: what follows from that is not in the file.
     pub(super) fn problem(&self, key: &str, value: &Value, allowed: impl Into<String>) {
-        if self.is_shape {
+        if self.is_shape || self.is_bad(key) {
             return;
         }
         self.findings.problems.borrow_mut().push(Problem {
@@ -120,6 +124,26 @@ impl<'a> Section<'a> {
             value: shown(value),
             allowed: allowed.into(),
         });
+    }
+
+    /// Tells of a value that can't be read.
+    fn bad(&self, key: &str, value: &Value, allowed: impl Into<String>) {
+        self.problem(key, value, allowed);
+        self.findings.bad.borrow_mut().insert(self.full(key));
+    }
+
+    /// Whether the value of a key could not be read, so that its default stands for it.
+    pub(super) fn is_bad(&self, key: &str) -> bool {
+        self.findings.bad.borrow().contains(&self.full(key))
+    }
+
+    /// Whether a list or a table is not there, or holds nothing.
+    pub(super) fn is_empty(&self, key: &str) -> bool {
+        match self.table.get(key) {
+            Some(Value::Array(items)) => items.is_empty(),
+            Some(Value::Table(items)) => items.is_empty(),
+            other => other.is_none(),
+        }
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
@@ -137,7 +161,7 @@ impl<'a> Section<'a> {
             Some(Value::Table(table)) => table,
             None => Table::new(),
             Some(other) => {
-                self.problem(key, &other, format!("a table: [{}]", self.full(key)));
+                self.bad(key, &other, format!("a table: [{}]", self.full(key)));
                 Table::new()
             }
         };
@@ -167,7 +191,7 @@ impl<'a> Section<'a> {
         };
         let allowed = format!("an array of tables: [[{full}]]");
         let Value::Array(items) = value else {
-            self.problem(key, &value, allowed);
+            self.bad(key, &value, allowed);
             return Vec::new();
         };
         let mut elements = Vec::new();
@@ -208,7 +232,7 @@ impl<'a> Section<'a> {
         let value = self.take(key)?;
         let allowed = format!("tables: [{full}.NAME]");
         let Value::Table(items) = value else {
-            self.problem(key, &value, allowed);
+            self.bad(key, &value, allowed);
             return None;
         };
         let mut tables = Vec::new();
@@ -235,7 +259,7 @@ impl<'a> Section<'a> {
             Some(value) => {
                 let parsed = parse(value);
                 if parsed.is_none() {
-                    self.problem(key, value, allowed);
+                    self.bad(key, value, allowed);
                 }
                 parsed.map(|parsed| (parsed, value))
             }

@@ -222,8 +222,8 @@ async fn the_end_of_a_hold_and_a_release_tell_who_and_why_in_the_timeline() {
     ask(hold, "ann").await;
     cluster.until("q-why", "cordoned", is_cordoned).await;
     controller.until_state("q-why", "Quarantined").await;
-    let held = told(&controller, &node("q-why"), "person_hold");
-    assert_eq!(held, "ann holds the node out: the fan is loud");
+    let said = told(&controller, &node("q-why"), "person_hold");
+    assert_eq!(said, "ann holds the node out: the fan is loud");
     // The end of a hold, and what ends an incident whose fault is open.
     quarantined(&cluster, &controller, "q-out-why", "Test").await;
     for (name, code) in [("q-why", "hold_released"), ("q-out-why", "person_cancel")] {

@@ -2,8 +2,8 @@
 
 use health_event::BootId;
 use health_event::incident::{
-    Attempt, Drain, DrainDeadlines, DrainFailed, DrainFailure, DrainStatus, DrainWait, Effect, OperatorReason,
-    Repair, RepairFailure, RepairStatus, Rung, Validation, ValidationStatus,
+    Attempt, Drain, DrainDeadlines, DrainFailed, DrainFailure, DrainStatus, DrainWait, Effect,
+    OperatorReason, Repair, RepairFailure, RepairStatus, Rung, Validation, ValidationStatus,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
 //! Round trips.
 
 use health_event::incident::{
-    Attempt, Drain, DrainDeadlines, DrainFailed, DrainFailure, DrainStatus, DrainWait, Effect, OperatorReason,
-    Repair, RepairFailure, RepairStatus, Rung, Validation, ValidationStatus,
+    Attempt, Drain, DrainDeadlines, DrainFailed, DrainFailure, DrainStatus, DrainWait, Effect,
+    OperatorReason, Repair, RepairFailure, RepairStatus, Rung, Validation, ValidationStatus,
 };
 use health_event::{Device, Entity};
 

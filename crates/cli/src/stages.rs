@@ -5,12 +5,17 @@ use wire::api::{Incident, NodeLine, Status, Step};
 
 /// Why a drain or a repair changed, by the codes of `decide::drain::Reason` and
 /// `decide::remediation::Reason`.
-const REASONS: [(&str, &str, &str); 24] = [
+const REASONS: [(&str, &str, &str); 26] = [
     ("drain", "wanted", "an open fault wants the node empty"),
     (
         "drain",
         "kept_waiting",
         "something keeps the drain from beginning",
+    ),
+    (
+        "drain",
+        "other_drainer",
+        "another node-drainer runs in the cluster",
     ),
     ("drain", "empty", "no pod that counts is left"),
     ("drain", "nothing_to_do", "no pod that counts was there"),
@@ -20,6 +25,11 @@ const REASONS: [(&str, &str, &str); 24] = [
         "a pod came while the node was being taken out",
     ),
     ("drain", "deadline", "a deadline is over, and pods are left"),
+    (
+        "drain",
+        "goes_on",
+        "what was over its time went, and the rest has time left",
+    ),
     (
         "drain",
         "not_wanted",
@@ -221,10 +231,12 @@ mod tests {
         let drains = [
             drain::Reason::Wanted,
             drain::Reason::KeptWaiting,
+            drain::Reason::OtherDrainer,
             drain::Reason::Empty,
             drain::Reason::NothingToDo,
             drain::Reason::CameLate,
             drain::Reason::Deadline,
+            drain::Reason::GoesOn,
             drain::Reason::NotWanted,
             drain::Reason::Off,
         ];

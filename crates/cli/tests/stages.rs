@@ -494,6 +494,83 @@ fn a_timeline_tells_the_whole_loop() {
     insta::assert_snapshot!("timeline_of_the_whole_loop", ran.out);
 }
 
+/// Each reason for which a drain or a repair changes, with a state that it leads to: the controller's own
+/// words where it sends them, else those of the code.
+#[test]
+fn a_timeline_has_words_for_each_reason_of_drain_and_repair() {
+    use decide::{drain, remediation};
+    let drains = [
+        (drain::Reason::Wanted, "Draining"),
+        (drain::Reason::KeptWaiting, "Waiting"),
+        (drain::Reason::OtherDrainer, "Waiting"),
+        (drain::Reason::Empty, "Drained"),
+        (drain::Reason::NothingToDo, "Drained"),
+        (drain::Reason::CameLate, "Draining"),
+        (drain::Reason::Deadline, "Failed"),
+        (drain::Reason::GoesOn, "Draining"),
+        (drain::Reason::NotWanted, "Cancelled"),
+        (drain::Reason::Off, "Cancelled"),
+    ];
+    let repairs = [
+        (remediation::Reason::FaultsAsk, "Planned"),
+        (remediation::Reason::NodeEmpty, "Requested"),
+        (remediation::Reason::ObjectSeen, "Running"),
+        (remediation::Reason::Begun, "Running"),
+        (remediation::Reason::NotBegun, "Failed"),
+        (remediation::Reason::Off, "Failed"),
+        (remediation::Reason::ObjectGone, "Unknown"),
+        (remediation::Reason::OtherBoot, "Succeeded"),
+        (remediation::Reason::ObjectDone, "Succeeded"),
+        (remediation::Reason::ObjectFailed, "Failed"),
+        (remediation::Reason::ObjectRefused, "Failed"),
+        (remediation::Reason::Deadline, "Failed"),
+        (remediation::Reason::FaultsGone, "Cancelled"),
+        (remediation::Reason::NothingLeft, "NeedsOperator"),
+        (remediation::Reason::StillOpen, "NeedsOperator"),
+        (remediation::Reason::Found, "Running"),
+    ];
+    let drains = drains.map(|(reason, to)| ("drain", reason.code(), to));
+    let repairs = repairs.map(|(reason, to)| ("remediation", reason.code(), to));
+    let all: Vec<_> = drains.into_iter().chain(repairs).collect();
+    let steps = (1..)
+        .zip(&all)
+        .map(|(seq, (module, reason, to))| api::Step {
+            module: (*module).into(),
+            cause: json!({ "reason": reason }),
+            ..step(seq, ago(505), "before", to, "")
+        });
+    let detail = api::IncidentDetail {
+        incident: kit::incident("Quarantined"),
+        timeline: steps.collect(),
+    };
+    let path = format!("GET /api/v1/incidents/{INCIDENT}");
+    let server = Server::start(&[(&path, 200, text(&detail))]);
+    let ran = ask(&server, &["timeline", INCIDENT]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    for (module, reason, to) in &all {
+        assert!(ran.out.contains(to), "{module} {reason}: {}", ran.out);
+        let code = format!("  {reason}\n");
+        assert!(!ran.out.contains(&code), "a bare code: {}", ran.out);
+    }
+    insta::assert_snapshot!("timeline_of_every_reason", ran.out);
+    // The controller's own words go first.
+    let told = api::IncidentDetail {
+        timeline: vec![api::Step {
+            module: "remediation".into(),
+            cause: json!({ "reason": "object_failed", "text": "its object says: quota exceeded" }),
+            ..step(1, ago(505), "Running", "Failed", "")
+        }],
+        ..detail
+    };
+    let server = Server::start(&[(&path, 200, text(&told))]);
+    let ran = ask(&server, &["timeline", INCIDENT]);
+    assert!(
+        ran.out.contains("its object says: quota exceeded"),
+        "{}",
+        ran.out
+    );
+}
+
 #[test]
 fn status_counts_nodes_that_drain_are_repaired_or_need_a_person() {
     let line = |name: &str, drain: &str, repair: Option<&str>, person| api::NodeLine {

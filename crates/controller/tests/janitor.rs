@@ -4,6 +4,7 @@ mod course;
 mod crash;
 mod kept;
 mod locks;
+mod parallel;
 mod provider;
 mod rows;
 mod ttl;

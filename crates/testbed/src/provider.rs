@@ -165,10 +165,18 @@ struct Shared {
     calls: Mutex<Vec<ProviderCall>>,
     /// Nodes that were rebooted, each as often as it was.
     reboots: Mutex<Vec<String>>,
+    down: Mutex<Down>,
     /// How far each request is, by its id.
     requests: Mutex<HashMap<String, Progress>>,
     /// The sockets, so that they can be cut.
     sockets: Mutex<Vec<TcpStream>>,
+}
+
+/// Nodes on their way through a reboot.
+#[derive(Default)]
+struct Down {
+    now: usize,
+    most: usize,
 }
 
 impl SimProvider {
@@ -188,6 +196,7 @@ impl SimProvider {
             tokens: Mutex::new(options.tokens),
             calls: Mutex::default(),
             reboots: Mutex::default(),
+            down: Mutex::default(),
             requests: Mutex::default(),
             sockets: Mutex::default(),
         });
@@ -252,6 +261,12 @@ impl SimProvider {
 }
 
 impl SimProvider {
+    /// How many nodes were on their way through a reboot at the same time, at most so far: each from its
+    /// signal until just before it is up again.
+    pub fn most_at_once(&self) -> usize {
+        locked(&self.shared.down).most
+    }
+
     /// How often a node was rebooted: not each signal is obeyed.
     pub fn reboots(&self, node: &str) -> usize {
         let reboots = locked(&self.shared.reboots);
@@ -319,11 +334,22 @@ impl Shared {
     fn begin(self: &Arc<Self>, node: &str, request: &str, down_for: Duration) {
         locked(&self.requests).insert(request.to_owned(), Progress::Rebooting);
         locked(&self.reboots).push(node.to_owned());
+        {
+            let mut down = locked(&self.down);
+            down.now += 1;
+            down.most = down.most.max(down.now);
+        }
         let (shared, node) = (Arc::clone(self), node.to_owned());
         let request = request.to_owned();
         tokio::spawn(async move {
             let boot = uuid_of(&format!("{node}/{request}"));
-            let end = match shared.reboot(&node, &boot, down_for).await {
+            let mut went = shared.goes_down(&node, &boot, down_for).await;
+            // Counted no more before anybody can see that it is up.
+            locked(&shared.down).now -= 1;
+            if went.is_ok() {
+                went = shared.comes_up(&node).await;
+            }
+            let end = match went {
                 Ok(()) => Progress::Done,
                 Err(error) => Progress::Stuck(format!("{error:#}")),
             };
@@ -331,7 +357,8 @@ impl Shared {
         });
     }
 
-    async fn reboot(&self, node: &str, boot: &str, down_for: Duration) -> anyhow::Result<()> {
+    /// Down, and with another boot id.
+    async fn goes_down(&self, node: &str, boot: &str, down_for: Duration) -> anyhow::Result<()> {
         self.lever(node, NOT_READY, json!("Rebooting")).await?;
         self.until(node, |node| {
             ready_condition(node).is_some_and(|(s, _)| s == "False")
@@ -339,7 +366,10 @@ impl Shared {
         .await?;
         tokio::time::sleep(down_for).await;
         self.lever(node, BOOT_ID, json!(boot)).await?;
-        self.until(node, |node| boot_id(node) == Some(boot)).await?;
+        self.until(node, |node| boot_id(node) == Some(boot)).await
+    }
+
+    async fn comes_up(&self, node: &str) -> anyhow::Result<()> {
         self.lever(node, NOT_READY, Value::Null).await?;
         self.until(node, |node| {
             ready_condition(node).is_some_and(|(s, _)| s == "True")

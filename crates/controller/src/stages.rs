@@ -44,10 +44,7 @@ impl Stages {
         if looks.pods.get(node) == look.as_ref() {
             return;
         }
-        match look {
-            Some(look) => drop(looks.pods.insert(node.clone(), look)),
-            None => drop(looks.pods.remove(node)),
-        }
+        set(&mut looks.pods, node, look);
         looks.changed.insert(node.clone());
         self.0.changed.notify_one();
     }
@@ -71,11 +68,7 @@ impl Stages {
 
     /// What keeps a planned repair from being ordered.
     pub fn set_repair_blocked(&self, node: &NodeName, by: Option<&'static str>) {
-        let mut looks = self.lock();
-        match by {
-            Some(by) => drop(looks.repairs.insert(node.clone(), by)),
-            None => drop(looks.repairs.remove(node)),
-        }
+        set(&mut self.lock().repairs, node, by);
     }
 
     /// What keeps the planned repair of a node from being ordered.
@@ -85,11 +78,7 @@ impl Stages {
 
     /// What keeps a node from being given back of which no fault is open.
     pub fn set_release_kept(&self, node: &NodeName, by: Option<&'static str>) {
-        let mut looks = self.lock();
-        match by {
-            Some(by) => drop(looks.releases.insert(node.clone(), by)),
-            None => drop(looks.releases.remove(node)),
-        }
+        set(&mut self.lock().releases, node, by);
     }
 
     /// What keeps a node from being given back of which no fault is open.
@@ -99,5 +88,12 @@ impl Stages {
 
     fn lock(&self) -> MutexGuard<'_, Looks> {
         self.0.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn set<T>(of: &mut HashMap<NodeName, T>, node: &NodeName, look: Option<T>) {
+    match look {
+        Some(look) => drop(of.insert(node.clone(), look)),
+        None => drop(of.remove(node)),
     }
 }

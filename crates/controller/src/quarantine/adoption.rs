@@ -16,7 +16,8 @@ use jiff::Timestamp;
 use k8s_api::health_events;
 
 use super::breaker::TakenRecord;
-use super::work::{Module, Next, Observed, TurnError, new_incident_id};
+use super::observe::Observed;
+use super::work::{Module, Next, TurnError, new_incident_id};
 use super::{facts, said, startup};
 use crate::context::Context;
 

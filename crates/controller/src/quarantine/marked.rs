@@ -8,7 +8,8 @@ use health_event::NodeName;
 
 use super::breaker::Breaker;
 use super::facts;
-use super::work::{Module, mark_origin};
+use super::observe::mark_origin;
+use super::work::Module;
 use crate::context::Context;
 
 /// Counts those among `nodes` for the breaker. Before any turn: else faults of other nodes would take

@@ -9,8 +9,8 @@
 //!   store and the node; what became of the last write is a hint that may be lost.
 //!
 //! # Reading order
-//! `settings` from the configuration, `facts` what is seen, `work` one node's turn, `writes` its write, `breaker` the
-//! shared state, `apply` the gate and the write, `startup` what a new process does first, `adoption` a lost store,
+//! `settings` from the configuration, `observe` and `facts` what is seen, `work` one node's turn, `cause` what the
+//! audit trail keeps of it, `writes` its write, `breaker` the shared state, `apply` the gate and the write, `startup` what a new process does first, `adoption` a lost store,
 //! `marked` what it left on nodes, `asked` what persons ask, `other` another fault-quarantine,
 //! `run` puts it together, `off` the module switched off.
 
@@ -18,8 +18,10 @@ mod adoption;
 mod apply;
 mod asked;
 mod breaker;
+mod cause;
 mod facts;
 mod marked;
+mod observe;
 mod off;
 mod other;
 mod reload;

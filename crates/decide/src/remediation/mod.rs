@@ -276,22 +276,21 @@ impl Look<'_> {
             {
                 Decision::default()
             }
-            Plan::Order { .. } if self.never_begun(repair).is_some() => {
-                let to = RepairStatus::NeedsOperator(OperatorReason::NotBegun);
-                let again = self.never_begun(repair);
-                if status == Some(&to) {
-                    return Decision {
-                        wake_at: again,
-                        ..Decision::default()
-                    };
-                }
-                let mut decision = self.move_to(to, Reason::NothingLeft);
-                decision.wake_at = again;
-                decision
-            }
             Plan::Order { rung, action } => {
                 let planned = RepairStatus::Planned { rung };
-                if status == Some(&planned) {
+                if let Some(again) = self.never_begun(repair) {
+                    let to = RepairStatus::NeedsOperator(OperatorReason::NotBegun);
+                    let known = status == Some(&to);
+                    let decision = if known {
+                        Decision::default()
+                    } else {
+                        self.move_to(to, Reason::NothingLeft)
+                    };
+                    Decision {
+                        wake_at: Some(again),
+                        ..decision
+                    }
+                } else if status == Some(&planned) {
                     self.order(repair, rung, &action)
                 } else {
                     self.move_to(planned, Reason::FaultsAsk)

@@ -148,6 +148,15 @@ async fn drain_row_108_142_186_row_026_a_fault_is_drained_repaired_and_over_and_
     case.controller.append(again).await;
     case.another(&first).await;
     assert_eq!(case.objects().await.len(), 2);
+    // This one finds no pod and nothing that holds it up: what is over at once is not written.
+    wait_for("the label's way again", SOON, || async {
+        let written = states_written(&cluster, node);
+        let again = ["draining", "remediating"];
+        anyhow::ensure!(written == [&want[..], &again].concat(), "{written:?}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -136,10 +136,10 @@ impl Case {
 
     /// Why it fails now, if it does.
     fn fails(&self, now: Timestamp) -> Option<DrainFailure> {
-        match self.decide(now).transition?.to {
-            DrainStatus::Failed(failed) => Some(failed.why),
-            _ => None,
-        }
+        let DrainStatus::Failed(failed) = self.decide(now).transition?.to else {
+            return None;
+        };
+        Some(failed.why)
     }
 
     fn view(&self) -> View<'_> {

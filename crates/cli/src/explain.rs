@@ -25,6 +25,8 @@ mod show;
 
 /// Faults that are told in full.
 const FAULTS: usize = 10;
+/// Looks at a node whose incident moves meanwhile, at most.
+const READS: usize = 3;
 
 const AFTER_HELP: &str = "\
 JSON is what the API says of the node, with the open incident's steps as `timeline`, the \
@@ -89,9 +91,7 @@ struct Explained<'a> {
 /// [`ApiError`].
 pub fn run(args: &Args, connection: &Connection, options: &Options) -> Result<Exit, ApiError> {
     let api = connection.open()?;
-    let answer = api.get::<Node>(&format!("/api/v1/nodes/{}", args.node))?;
-    let (clock, json) = (Clock::new(answer.at), answer.json);
-    let facts = gather(&api, answer.value);
+    let (clock, json, facts) = read(&api, &args.node)?;
     let mut out = options.stdout();
     let printed = match options.format {
         Format::Json => json_line(&mut out, &whole(&json, &facts, &clock)),
@@ -105,7 +105,23 @@ pub fn run(args: &Args, connection: &Connection, options: &Options) -> Result<Ex
     })
 }
 
-fn gather(api: &Api, node: Node) -> Facts {
+/// The node with its incident, both of one moment: an incident that moved between two answers is read
+/// again.
+fn read(api: &Api, node: &NodeName) -> Result<(Clock, String, Facts), ApiError> {
+    let mut left = READS;
+    loop {
+        let answer = api.get::<Node>(&format!("/api/v1/nodes/{node}"))?;
+        let (facts, has_moved) = gather(api, answer.value);
+        left -= 1;
+        if !has_moved || left == 0 {
+            return Ok((Clock::new(answer.at), answer.json, facts));
+        }
+    }
+}
+
+/// All that is known, and whether the open incident has moved since the node was read.
+fn gather(api: &Api, node: Node) -> (Facts, bool) {
+    let mut has_moved = false;
     let mut facts = Facts {
         node,
         steps: Vec::new(),
@@ -118,9 +134,11 @@ fn gather(api: &Api, node: Node) -> Facts {
         let pools = known(api.get::<Vec<BreakerPool>>("/api/v1/breaker"));
         let mut pools = pools.into_iter().flatten();
         facts.pool = pools.find(|pool| pool.pool == incident.pool);
+        let version = detail.as_ref().map(|detail| detail.incident.version);
+        has_moved = version.is_some_and(|version| version != incident.version);
         facts.steps = detail.map(|detail| detail.timeline).unwrap_or_default();
     }
-    facts
+    (facts, has_moved)
 }
 
 /// What is known of the node is worth telling also where the rest can't be read.

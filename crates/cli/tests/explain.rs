@@ -104,6 +104,37 @@ fn a_node_whose_faults_ended_waits_for_its_agent_by_name() {
     insta::assert_snapshot!(out);
 }
 
+/// Else the state of one moment would be explained by the steps of another.
+#[test]
+fn a_node_whose_incident_moves_while_it_is_read_is_read_again_a_few_times() {
+    let node = out();
+    let asked = |node: &api::Node, moved: u64| {
+        let mut incident = node.incidents[0].clone();
+        incident.version += moved;
+        let detail = api::IncidentDetail {
+            incident,
+            timeline: taken_out(),
+        };
+        let server = Server::start(&[
+            ("GET /api/v1/nodes/gpu-17", 200, text(node)),
+            (
+                &format!("GET /api/v1/incidents/{INCIDENT}"),
+                200,
+                text(&detail),
+            ),
+            ("GET /api/v1/status", 200, text(&kit::status())),
+            ("GET /api/v1/breaker", 200, text(&[pool()])),
+        ]);
+        let ran = ask(&server, &["explain", "gpu-17"]);
+        assert_eq!(ran.code, Some(1), "{}", ran.err);
+        assert!(ran.out.contains("What happens next"), "{}", ran.out);
+        let called = server.called().into_iter();
+        let of_node = |line: &str| line == "GET /api/v1/nodes/gpu-17";
+        called.filter(|called| of_node(&called.line)).count()
+    };
+    assert_eq!((asked(&node, 0), asked(&node, 1)), (1, 3));
+}
+
 #[test]
 fn whatever_blocks_is_named() {
     let mut node = node();

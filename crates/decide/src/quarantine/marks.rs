@@ -362,11 +362,14 @@ pub(super) fn take_off(
     }
     let mut write = draft.finish(node, kind);
     // A late write of ours may put back a cordon or a taint that a person took off: this one must then
-    // fail, or it would take the annotations from it.
-    if on.cordon {
+    // fail, or it would take the annotations from it. So may one that was given up put on what was not seen
+    // yet, and somebody take its annotations off.
+    let planned = view.incident.map(|incident| &incident.marks);
+    if on.cordon || planned.is_some_and(|marks| marks.cordon) {
         write.test.unschedulable = Some(node.unschedulable);
     }
-    if on.taints.iter().any(|applied| !applied.pre_existing) {
+    let own = |marks: &Marks| !marks.taints.is_subset(&marks.taints_pre_existing);
+    if on.taints.iter().any(|applied| !applied.pre_existing) || planned.is_some_and(own) {
         write.test.taints = Some(node.taints.clone());
     }
     write

@@ -513,3 +513,29 @@ fn a_mark_that_comes_back_late_while_we_leave_says_itself_what_it_brought() {
     assert!(world.has_taint(&xid_taint()), "it is another's");
     assert!(!world.has(Annotation::Incident));
 }
+
+#[test]
+fn a_step_back_that_is_late_fails_where_a_write_that_was_given_up_cordoned_and_was_stripped() {
+    let mut world = two_rules();
+    world.say(event(TAINTS, "GPU 0", ""));
+    strip(&mut world);
+    without_writes(&mut world, |world| world.say(event(CORDONS, "GPU 0", "")));
+    assert_eq!(world.status(), "Applying");
+    let mut given_up = world.decide().write.unwrap();
+    // A person takes the taint off, and the controller leaves, by what it saw last.
+    let before = world.node.clone();
+    world.untaint_by_hand(&xid_taint());
+    let step_back = world.decide().write.unwrap();
+    world.node = before;
+    given_up.test.taints = None;
+    world.write(given_up);
+    assert!(world.is_cordoned(), "or nothing came late");
+    strip(&mut world);
+    world.untaint_by_hand(&xid_taint());
+    let cordoned = world.node().clone();
+    world.write(step_back);
+    assert_eq!(*world.node(), cordoned, "or nobody knows of the cordon");
+    world.settle();
+    assert_eq!(world.status(), "none");
+    assert!(!world.is_cordoned());
+}

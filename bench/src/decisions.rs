@@ -118,6 +118,7 @@ impl Place {
             protected_nodes: BTreeSet::new(),
             allow_protected: false,
             cordon_by: "Warden".to_owned(),
+            drains: false,
             repair_groups: std::collections::BTreeMap::new(),
         };
         Ok(Self {

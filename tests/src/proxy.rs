@@ -102,6 +102,11 @@ impl Held {
         Ok(arrived.context("the request to be held does not come")??)
     }
 
+    /// Whether its caller is still there.
+    pub fn is_waited_for(&self) -> bool {
+        !self.go.is_closed()
+    }
+
     /// Lets it go on. One whose caller has died meanwhile goes nowhere.
     pub fn go(self) {
         self.go.send(()).ok();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use decide::quarantine::{Annotation, CordonOwner, TaintRead};
+use decide::quarantine::{Annotation, CordonOwner, NodeWrite, RequestKind, TaintRead};
 use health_event::incident::{IncidentFault, Marks, QuarantineStatus, Taint};
 use k8s_api::AppliedTaint;
 
@@ -35,11 +35,11 @@ impl Step {
             What::Cordon => {
                 // A patch can test that the node is cordoned, not by whom.
                 let unseen = site.is_uncordoning() || site.shows_cordon();
-                let stripped = site.stripped;
+                let known = site.stripped || site.may_take_off();
                 // It hides that a person has just uncordoned the node.
                 site.refused = [None; 2];
                 site.change_others(|others, node| {
-                    let said = stripped || node.says_cordon_is_ours();
+                    let said = known || node.says_cordon_is_ours();
                     let ours = said && (!node.tells_owner || unseen);
                     others.cordon = if ours { Cordon::Unclear } else { Cordon::Yes };
                 });
@@ -225,16 +225,37 @@ impl Site {
         self.cache.as_ref().is_some_and(|node| node.is_cordoned())
     }
 
+    /// Whether a write takes off a cordon that somebody puts on now: one that is under way, or that is
+    /// decided before the watch shows that the controller's own is gone.
+    fn may_take_off(&self) -> bool {
+        let Some(mut cordoned) = self.node.as_deref().cloned() else {
+            return false;
+        };
+        cordoned.set_cordon(true);
+        let mut sent = self.in_flight.iter().chain(&self.late);
+        let passes = |write: &NodeWrite| cordoned.patched(write).is_ok();
+        if sent.any(|write| write.unschedulable == Some(false) && passes(write)) {
+            return true;
+        }
+        let mark = |node: &Node| node.facts.annotations.get(&Annotation::Incident).cloned();
+        let cache = self.cache.as_deref();
+        cache.is_some_and(|cache| {
+            let own = cache.facts.cordon_owner == CordonOwner::Us;
+            own && cache.is_cordoned() && mark(cache) == mark(&cordoned)
+        })
+    }
+
     /// Our mark goes: a write that was planned before it came finds what it tests for, and a
     /// controller that has never seen it does not know that its write happened.
     fn note_strip(&mut self, setup: &Setup) {
         self.stripped = true;
         let known = self.incident.as_ref().is_some_and(|i| i.marks_observed);
-        // Nor, in the midst of a change, whose doing it is that there is no cordon, unless it has seen
-        // one and wants one.
+        // Nor one that has never seen a cordon under the mark, or, in the midst of a change that takes it
+        // off, whose doing it is that there is none.
         let unseen = self.incident.as_ref().is_some_and(|i| {
-            let seen = i.marks_before.as_ref().is_none_or(|before| before.cordon);
-            i.quarantine == QuarantineStatus::Applying && !(seen && i.marks.cordon)
+            let seen = i.marks_before.as_ref().unwrap_or(&i.marks).cordon;
+            let takes_off = i.quarantine == QuarantineStatus::Applying && !i.marks.cordon;
+            !seen || takes_off
         });
         if !known || unseen || self.in_flight.is_some() || !self.late.is_empty() {
             self.refused = [None; 2];
@@ -299,9 +320,12 @@ impl Site {
             let mut facts = self.open.0.iter().filter(|fact| fact.id == fault.id);
             facts.any(|fact| fault.seq == 0 || fact.seq == fault.seq || !opted_out)
         };
+        // Whoever has asked for the end of a hold brings the node back.
+        let request = self.request.as_ref().map(|request| request.kind);
+        let releases = request == Some(RequestKind::Release);
         self.incident
             .as_ref()
-            .is_some_and(|i| i.held_by.is_some() || i.open_faults().any(open))
+            .is_some_and(|i| (i.held_by.is_some() && !releases) || i.open_faults().any(open))
     }
 
     /// A person uncordons the node while the incident is on it: what is open now must not take it

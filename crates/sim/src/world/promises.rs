@@ -308,8 +308,18 @@ pub(super) fn of_landing(
     if let Some(broken) = after.against(&site.others) {
         return Some(broken);
     }
-    // One that finds nothing to take off leaves nothing behind; another incident may stand there.
-    if !takes_out(write) && after != before && !after.is_as_before(&site.others) {
+    // One that finds nothing to take off leaves nothing behind; another incident may stand there, whose
+    // marks one of an incident that is over leaves alone.
+    let stands = |incident: &Incident| match incident.quarantine {
+        QuarantineStatus::Applying | QuarantineStatus::Quarantined => true,
+        QuarantineStatus::Withheld(_)
+        | QuarantineStatus::Observed
+        | QuarantineStatus::Releasing(_)
+        | QuarantineStatus::Closed(_) => false,
+    };
+    let beside = late && site.incident.as_deref().is_some_and(stands);
+    let leaves = !takes_out(write) && after != before && !beside;
+    if leaves && !after.is_as_before(&site.others) {
         return Some(Broken::NotAsBefore);
     }
     let cordons = !before.is_cordoned() && after.is_cordoned();
@@ -317,9 +327,9 @@ pub(super) fn of_landing(
     is_refused(site, incident).then_some(Broken::PersonOverruled)
 }
 
-/// The breaker's bound on nodes that are out by permit. It counts what the process could know: a node
-/// that is adopted because a late write brought its mark, after the permit of another or before the
-/// store was lost, may exceed it; a permit never does.
+/// The breaker's bound on nodes that are out by permit. It counts what the process could know: nodes that
+/// are adopted, and of which one has a mark that a late write brought after the permit of another or
+/// before the store was lost, may exceed it; a permit never does.
 pub(super) fn of_levels(
     setup: &Setup,
     before: &World,
@@ -329,19 +339,20 @@ pub(super) fn of_levels(
     if !setup.breaker.enabled {
         return None;
     }
+    let came_late = |site: &Site| {
+        let open = site.incident.as_ref().map(|incident| &incident.id);
+        adopted.is_some() && site.came_late.is_some() && site.came_late.as_ref() == open
+    };
     let out = |world: &World| {
         let by_permit = |site: &&Site| {
             site.incident
                 .as_ref()
                 .is_some_and(|i| i.quarantine.is_out() && !site.by_person)
         };
-        world.sites.iter().filter(by_permit).count()
+        let sites = world.sites.iter().filter(by_permit);
+        sites.filter(|site| !came_late(site)).count()
     };
-    let came_late = adopted.is_some_and(|node| {
-        let site = &world.sites[node];
-        site.came_late.is_some() && site.came_late == site.incident.as_ref().map(|i| i.id.clone())
-    });
     let rises = out(world) > out(before);
-    (rises && !came_late && out(world) > setup.breaker.level_bound(world.pool_size()))
+    (rises && out(world) > setup.breaker.level_bound(world.pool_size()))
         .then_some(Broken::LevelExceeded)
 }

@@ -10,7 +10,8 @@
 //! decisions, `cluster` the API server, `promises` what must hold at each step, `rest` what must
 //! hold once nothing more happens.
 //! Quarantine, drain, remediation and janitor together, against a provider that is not to be trusted:
-//! [`whole`], with modules of the same names.
+//! [`whole`], with modules of the same names; two nodes of it that share places and controller:
+//! [`whole::fleet`].
 
 pub mod whole;
 pub mod world;

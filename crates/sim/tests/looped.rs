@@ -1,5 +1,6 @@
 //! How one configuration of the whole loop is checked.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use sim::whole::{Broken, Ended, Setup, Step, World, end};
@@ -12,7 +13,8 @@ pub(crate) type Taken = (&'static str, &'static str);
 
 struct Looped {
     setup: Setup,
-    taken: &'static [Taken],
+    /// What was done in some history.
+    seen: Mutex<BTreeSet<Taken>>,
     /// States of which the end is known.
     ended: Mutex<Ended>,
     /// Whether the end of each state is looked at.
@@ -50,17 +52,16 @@ impl Model for Looped {
     }
 
     fn next_state(&self, world: &World, step: Step) -> Option<World> {
-        step.take(&self.setup, world)
+        let next = step.take(&self.setup, world)?;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.extend(next.did.0.iter().copied());
+        drop(seen);
+        Some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = promises();
         properties.push(Property::always(ENDS, Self::ends));
-        let taken = |property: &Property<Self>| {
-            let mut taken = self.taken.iter();
-            taken.any(|taken| name_of(*taken) == property.name)
-        };
-        properties.extend(transitions().into_iter().map(|(_, p)| p).filter(taken));
         properties
     }
 }
@@ -112,85 +113,6 @@ promises! {
     SignalOverPods: "no reboot while pods are moved off the node",
 }
 
-macro_rules! taken {
-    ($($module:literal $code:literal),* $(,)?) => {
-        vec![$((
-            ($module, $code),
-            Property::<Looped>::sometimes(concat!($module, ": ", $code), |_, world: &World| {
-                world.did.0.contains(&($module, $code))
-            }),
-        )),*]
-    };
-}
-
-fn transitions() -> Vec<(Taken, Property<Looped>)> {
-    taken![
-        "quarantine" "fault_matched",
-        "quarantine" "write_seen",
-        "quarantine" "recovered",
-        "quarantine" "manual_uncordon",
-        "quarantine" "person_cancel",
-        "quarantine" "node_gone",
-        "quarantine" "node_replaced",
-        "quarantine" "faults_change",
-        "quarantine" "marks_change",
-        "quarantine" "needs_operator",
-        "drain" "wanted",
-        "drain" "kept_waiting",
-        "drain" "empty",
-        "drain" "nothing_to_do",
-        "drain" "came_late",
-        "drain" "deadline",
-        "drain" "not_wanted",
-        "drain" "evict",
-        "drain" "delete",
-        "remediation" "faults_ask",
-        "remediation" "node_empty",
-        "remediation" "order",
-        "remediation" "recall",
-        "remediation" "object_seen",
-        "remediation" "begun",
-        "remediation" "not_begun",
-        "remediation" "object_gone",
-        "remediation" "other_boot",
-        "remediation" "object_failed",
-        "remediation" "object_refused",
-        "remediation" "deadline",
-        "remediation" "faults_gone",
-        "remediation" "nothing_left",
-        "remediation" "still_open",
-        "janitor" "lock",
-        "janitor" "intend",
-        "janitor" "send",
-        "janitor" "sent",
-        "janitor" "refused",
-        "janitor" "lost",
-        "janitor" "ask",
-        "janitor" "status",
-        "janitor" "Succeeded",
-        "janitor" "Failed",
-        "janitor" "NoRebootObserved",
-        "janitor" "Timeout",
-        "janitor" "NodeNotFound",
-        "janitor" "Recalled",
-        "janitor" "unlock",
-    ]
-}
-
-fn name_of(taken: Taken) -> &'static str {
-    let all = transitions();
-    let found = all.into_iter().find(|(known, _)| *known == taken);
-    found.map_or_else(|| panic!("{taken:?} is not listed"), |(_, p)| p.name)
-}
-
-/// All transitions that are listed: all but those of a switch of modes (`off`), of another program
-/// (`other_drainer`), of a lost store (`found`), of executors whose object alone tells (`object_done`), of
-/// taints and marks that are changed by hand (`manual_untaint`, `marks_restored`, `replanned_write`) and of
-/// rules that change (`rules_gone`), which are not in this world.
-pub(crate) fn listed() -> Vec<Taken> {
-    transitions().into_iter().map(|(taken, _)| taken).collect()
-}
-
 /// Looks at every history of a configuration: each promise holds in all, each transition in `taken`
 /// happens in some, from every state the incident comes to an end, and there are exactly so many
 /// states.
@@ -198,7 +120,7 @@ pub(crate) fn listed() -> Vec<Taken> {
 pub(crate) fn check(name: &str, setup: Setup, taken: &'static [Taken], states: usize) {
     let model = Looped {
         setup,
-        taken,
+        seen: Mutex::default(),
         ended: Mutex::default(),
         ends: true,
     };
@@ -210,7 +132,6 @@ pub(crate) fn check(name: &str, setup: Setup, taken: &'static [Taken], states: u
         .target_state_count(MOST_STATES)
         .spawn_bfs()
         .join();
-    let names: Vec<&str> = taken.iter().map(|taken| name_of(*taken)).collect();
     let ended = &checker.model().ended;
     println!(
         "{name}: {} states, depth {}, {} more on the way to an end, {} ms",
@@ -222,7 +143,11 @@ pub(crate) fn check(name: &str, setup: Setup, taken: &'static [Taken], states: u
             .saturating_sub(checker.unique_state_count()),
         started.elapsed().as_millis()
     );
-    judge(name, &checker, &names, states);
+    judge(name, &checker, states);
+    let seen = checker.model().seen.lock();
+    let seen = seen.unwrap_or_else(PoisonError::into_inner);
+    let never: Vec<&Taken> = taken.iter().filter(|t| !seen.contains(*t)).collect();
+    assert!(never.is_empty(), "{name}: {never:?} never happen");
 }
 
 /// Looks whether a rule that is broken on purpose is caught, by this promise.
@@ -231,7 +156,7 @@ pub(crate) fn caught(setup: Setup, promise: &'static str) {
     let rule = setup.wrong;
     let model = Looped {
         setup,
-        taken: &[],
+        seen: Mutex::default(),
         ended: Mutex::default(),
         ends: promise == ENDS,
     };

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod checked;
 #[cfg(test)]
+mod fleet;
+#[cfg(test)]
 mod histories;
 #[cfg(test)]
 mod looped;
@@ -12,6 +14,8 @@ mod loops;
 mod model;
 #[cfg(test)]
 mod order;
+#[cfg(test)]
+mod transitions;
 #[cfg(test)]
 mod whole;
 #[cfg(test)]

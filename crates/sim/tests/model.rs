@@ -91,7 +91,7 @@ fn a_person_uncordons_and_untaints_amid_two_faults() {
         "marks_change",
         "recovered",
     ];
-    check("untaint", Setup::new(1, 2, &limits), taken, 14_104);
+    check("untaint", Setup::new(1, 2, &limits), taken, 14_107);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn another_controller_has_our_taint() {
         (Cordon, 1),
     ];
     let taken: &[_] = &["manual_untaint", "recovered", "marks_change"];
-    check("same taint", Setup::new(1, 2, &limits), taken, 15_547);
+    check("same taint", Setup::new(1, 2, &limits), taken, 15_551);
 }
 
 #[test]

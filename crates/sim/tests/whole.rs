@@ -6,7 +6,7 @@ use decide::drain::{self, AtDeadline};
 use decide::remediation;
 use sim::whole::{Leaves, PERSON, Setup, What};
 
-use crate::looped::{Taken, check, listed};
+use crate::looped::{Taken, check};
 use What::*;
 
 const PODS: &[Leaves] = &[Leaves::Evicted, Leaves::Completes];
@@ -47,7 +47,7 @@ const REPAIRED: &[Taken] = &[
     ("quarantine", "recovered"),
 ];
 
-const CONFIGS: [Config; 31] = [
+const CONFIGS: [Config; 32] = [
     Config {
         name: "a fault",
         limits: &[(Break, 1)],
@@ -308,6 +308,14 @@ const CONFIGS: [Config; 31] = [
         states: 3_164,
     },
     Config {
+        name: "one pod is late",
+        limits: &[(Break, 1), (Tick, 1)],
+        pods: PODS,
+        set: nothing,
+        taken: &[("drain", "deadline"), ("drain", "goes_on")],
+        states: 1_032,
+    },
+    Config {
         name: "both stages in dry run",
         limits: &[(Break, 1), (Heal, 1), (Cancel, 1)],
         pods: &[Leaves::Evicted],
@@ -346,7 +354,7 @@ const CONFIGS: [Config; 31] = [
             ("janitor", "Timeout"),
             ("quarantine", "recovered"),
         ],
-        states: 44_547,
+        states: 44_494,
     },
     Config {
         name: "without an agent",
@@ -357,6 +365,11 @@ const CONFIGS: [Config; 31] = [
         states: 5_655,
     },
 ];
+
+/// What is done in some configuration.
+pub(crate) fn taken() -> impl Iterator<Item = Taken> {
+    CONFIGS.iter().flat_map(|config| config.taken).copied()
+}
 
 fn run(name: &str) {
     let found = CONFIGS.iter().find(|config| config.name == name);
@@ -376,14 +389,10 @@ macro_rules! configurations {
         )*
 
         #[test]
-        fn each_configuration_is_checked_and_each_transition_is_taken_in_one() {
+        fn each_configuration_is_checked() {
             let run: BTreeSet<&str> = [$($name),*].into();
             let all: BTreeSet<&str> = CONFIGS.iter().map(|config| config.name).collect();
             assert_eq!(run, all);
-            let taken = CONFIGS.iter().flat_map(|config| config.taken);
-            let taken: BTreeSet<Taken> = taken.copied().collect();
-            let never: Vec<Taken> = listed().into_iter().filter(|t| !taken.contains(t)).collect();
-            assert!(never.is_empty(), "never taken: {never:?}");
         }
     };
 }
@@ -413,6 +422,7 @@ configurations! {
     the_agent_is_slow: "the agent is slow",
     a_budget_refuses: "a budget refuses",
     what_is_left_is_deleted: "what is left at a deadline is deleted",
+    a_drain_that_failed_goes_on: "one pod is late",
     dry_run: "both stages in dry run",
     the_machine_reboots_by_itself: "without drain, and the machine reboots by itself",
     an_order_waits: "an order waits",

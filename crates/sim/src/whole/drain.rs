@@ -70,7 +70,7 @@ pub(super) fn turn(setup: &Setup, world: &mut World) -> bool {
         repair_under_way: repair.is_some_and(|repair| world.is_begun(repair)),
         kubelet_silent_since: None,
         paused: paused && !setup.is_wrong(Wrong::DrainIgnoresPause),
-        waits_as_own_node: false,
+        waits_as_own_node: waits_as_own_node(setup, world, &incident),
         pods: known.then_some(listed),
         asked: &world.memory.asked,
         policy: &policy,
@@ -90,6 +90,19 @@ pub(super) fn turn(setup: &Setup, world: &mut World) -> bool {
     }
     world.memory.evictions = Some(Kept::new((decision.asks, decided)));
     true
+}
+
+/// Whether the controller runs on this node, and another one is drained or repaired. What has begun waits
+/// no more.
+fn waits_as_own_node(setup: &Setup, world: &World, incident: &Incident) -> bool {
+    let around = world.around.0;
+    let drain = incident.drain.as_ref().map(|drain| &drain.status);
+    let begun = matches!(
+        drain,
+        Some(DrainStatus::Draining(_) | DrainStatus::Failed(_))
+    );
+    let looks = !setup.is_wrong(Wrong::DrainsOwnNodeAtOnce);
+    looks && around.is_own && around.others_at_work && !begun
 }
 
 /// What a shell that stores last would go by.

@@ -10,7 +10,7 @@ use super::{Broken, Setup, Step, World};
 
 /// How long the loop has to end an incident, or to say that it needs a person: beyond each of its
 /// spans, and short of those that count attempts and hold faults.
-const TICKS: u16 = 30;
+pub(super) const TICKS: u16 = 30;
 /// Steps within one moment that no history needs.
 const ENDLESS: usize = 120;
 
@@ -23,8 +23,12 @@ pub enum Stuck {
     Silent,
     /// A person ended it, and it stays open, or a repair does, or the node stays locked.
     EvenByPerson,
+    /// It takes a person, where nothing went wrong that would need one.
+    NeedsPerson,
     /// On the way a promise is broken.
     Breaks(Broken),
+    /// On the way one of all nodes together is.
+    Together,
 }
 
 impl fmt::Display for Stuck {
@@ -152,13 +156,13 @@ fn print(world: &World) -> u64 {
     hasher.finish()
 }
 
-fn is_over(world: &World) -> bool {
+pub(super) fn is_over(world: &World) -> bool {
     let reboots = world.reboots.iter().all(|reboot| reboot.is_over());
     world.incident.is_none() && reboots && world.lock.is_none()
 }
 
 /// Whether the incident says what it waits for.
-fn says_so(setup: &Setup, world: &World) -> bool {
+pub(super) fn says_so(setup: &Setup, world: &World) -> bool {
     let Some(incident) = world.incident.as_deref() else {
         return false;
     };

@@ -1,7 +1,7 @@
 //! The janitor's turn for one object, and the provider that it calls.
 
 use decide::janitor::{
-    self, Answer, Lock, Node, Place, RebootNode, Signal, StatusChange, Step, View,
+    self, Answer, Beside, Lock, Node, Place, RebootNode, Signal, StatusChange, Step, View,
 };
 use decide::remediation::has_happened;
 use health_event::incident::DrainStatus;
@@ -61,7 +61,7 @@ fn decide(setup: &Setup, world: &World, reboot: &Reboot) -> Option<Step> {
         } else if is_draining(world, reboot) && !setup.is_wrong(Wrong::RebootsOverPods) {
             Place::NotEmpty
         } else {
-            Place::Free
+            place(setup, world, reboot)
         },
         excluded: false,
         recalled,
@@ -69,6 +69,32 @@ fn decide(setup: &Setup, world: &World, reboot: &Reboot) -> Option<Step> {
         policy: &setup.janitor,
     };
     Some(janitor::decide(&view, world.now()))
+}
+
+/// Whether a reboot of this node may be begun beside those of others.
+fn place(setup: &Setup, world: &World, reboot: &Reboot) -> Place {
+    let around = world.around.0;
+    let (here, own) = ("here", "own");
+    // Its own intent is there where its boot changed before the call, and it is stored anew.
+    let intents = world.intents.iter().map(|intent| intent.object);
+    let taken = intents.chain(world.memory.reserved);
+    let taken = taken.filter(|object| *object != reboot.uid);
+    let mut under_way = vec!["other"; usize::from(around.under_way)];
+    under_way.extend(taken.map(|_| here));
+    let looks = !setup.is_wrong(Wrong::BesideOwnNode);
+    under_way.extend((around.own_runs && looks).then_some(own));
+    let is_own = around.is_own && !setup.is_wrong(Wrong::OwnNodeIsAny);
+    let beside = Beside {
+        own_node: if is_own { here } else { own },
+        under_way: &under_way,
+        others_wait: around.others_wait,
+        max_parallel: if setup.is_wrong(Wrong::IgnoresPlaces) {
+            usize::MAX
+        } else {
+            setup.max_parallel
+        },
+    };
+    janitor::place(here, beside)
 }
 
 /// Whether pods are moved off again for whose incident the object was made.
@@ -123,7 +149,7 @@ fn is_recalled(
 
 /// One step of one object; `provider`: what it makes of a call. Answers whether anything changed.
 pub(super) fn turn(setup: &Setup, world: &mut World, index: usize, provider: Provider) -> bool {
-    let Some(reboot) = world.reboots.get(index).cloned() else {
+    let Some(reboot) = world.shown().get(index).cloned() else {
         return false;
     };
     let Some(step) = decide(setup, world, &reboot) else {
@@ -135,8 +161,14 @@ pub(super) fn turn(setup: &Setup, world: &mut World, index: usize, provider: Pro
         return false;
     }
     match step {
-        Step::Wait(_) => false,
+        // The turn is over, and with it the place that came to no intent.
+        Step::Wait(_) => world
+            .memory
+            .reserved
+            .take_if(|of| *of == reboot.uid)
+            .is_some(),
         Step::Lock => {
+            world.memory.reserved = setup.max_parallel_is_bound().then_some(reboot.uid);
             if world.lock.is_none() {
                 world.lock = Some(reboot.uid);
             }
@@ -150,10 +182,7 @@ pub(super) fn turn(setup: &Setup, world: &mut World, index: usize, provider: Pro
         Step::Intend(_) => intend(world, &reboot),
         Step::Send { .. } => send(setup, world, &reboot, provider),
         Step::Ask { .. } => ask(world, &reboot, provider),
-        Step::Write(change) => {
-            write(world, index, &change);
-            true
-        }
+        Step::Write(change) => write(world, reboot.uid, &change),
     }
 }
 
@@ -164,7 +193,9 @@ fn unlock(setup: &Setup, world: &mut World, reboot: &Reboot) -> bool {
     if world.lock == Some(reboot.uid) {
         world.lock = None;
     }
-    world.intents.retain(|intent| intent.object != reboot.uid);
+    if !setup.is_wrong(Wrong::KeepsIntent) {
+        world.intents.retain(|intent| intent.object != reboot.uid);
+    }
     world.memory.forget(reboot.uid);
     world.did("janitor", "unlock");
     true
@@ -174,6 +205,7 @@ fn intend(world: &mut World, reboot: &Reboot) -> bool {
     // One of an earlier boot is replaced.
     world.intents.retain(|intent| intent.object != reboot.uid);
     world.memory.fresh.retain(|uid| *uid != reboot.uid);
+    world.memory.reserved.take_if(|of| *of == reboot.uid);
     world.intents.push(Intent {
         object: reboot.uid,
         boot: world.boot_shown(),
@@ -280,32 +312,39 @@ fn ask(world: &mut World, reboot: &Reboot, provider: Provider) -> bool {
     true
 }
 
-fn write(world: &mut World, index: usize, change: &StatusChange) {
+/// Answers whether anything changed: the object may be gone.
+fn write(world: &mut World, uid: u8, change: &StatusChange) -> bool {
+    let Some(reboot) = world.reboot(uid).cloned() else {
+        return false;
+    };
     let end = change.completed_at.is_some();
     let why = change.node_ready.as_ref().map(|ready| ready.reason);
-    if let Some(reboot) = world.reboots.get(index)
-        && end
-    {
-        world.fail(promises::of_end(world, reboot, change));
+    if end {
+        world.fail(promises::of_end(world, &reboot, change));
     }
     world.did("janitor", why.filter(|_| end).unwrap_or("status"));
     let undone = match why {
         Some("NoRebootObserved" | "Timeout" | "NodeNotFound") => end,
         Some(_) | None => false,
     };
-    let Some(reboot) = world.reboots.get_mut(index) else {
-        return;
-    };
     for signal in &mut world.signals {
-        signal.undone |= undone && signal.object == reboot.uid;
+        signal.undone |= undone && signal.object == uid;
     }
-    reboot.change(|reboot| {
-        let body = &mut reboot.body;
-        *body = written(body, change);
-        if let Some(ready) = &change.node_ready {
-            reboot.ready = (ready.status, ready.reason);
+    // The answer to a write is taken in, however far the watch is.
+    let shown = world.lag.iter_mut().flatten();
+    for reboot in world.reboots.iter_mut().chain(shown) {
+        if reboot.uid != uid {
+            continue;
         }
-    });
+        reboot.change(|reboot| {
+            let body = &mut reboot.body;
+            *body = written(body, change);
+            if let Some(ready) = &change.node_ready {
+                reboot.ready = (ready.status, ready.reason);
+            }
+        });
+    }
+    true
 }
 
 fn written(body: &RebootNode, change: &StatusChange) -> RebootNode {
@@ -344,7 +383,8 @@ impl World {
     }
 
     /// The object is gone: the API server takes its lock along, for the object owned it.
-    pub(super) fn delete_reboot(&mut self, index: usize) {
+    pub(super) fn delete_reboot(&mut self, setup: &Setup, index: usize) {
+        self.falls_behind(setup);
         let gone = self.reboots.remove(index);
         if self.lock == Some(gone.uid) {
             self.lock = None;

@@ -6,11 +6,14 @@
 //!   [`crate::world`]. A provider carries out what it took at any later time, or twice.
 //! - One step of the quarantine goes on until it rests; drain and remediation decide and store in one
 //!   step and act in another; so does the janitor, whose memory is lost in between.
-//! - Objects are known at once after a start, as the shells decide nothing before; pods are not.
+//! - Objects are known at once after a start, as the shells decide nothing before; pods are not. Where
+//!   the watch over objects lags, it is one change behind.
 //! - The clock moves in steps of ten minutes, to which all spans are set.
+//! - Two nodes together: [`fleet`].
 
 mod drain;
 mod end;
+pub mod fleet;
 mod janitor;
 mod machine;
 mod memory;
@@ -135,6 +138,25 @@ pub struct Signal {
     pub undone: bool,
 }
 
+/// What the controller sees of the other nodes when it decides about this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts about other nodes"
+)]
+pub struct Around {
+    /// It runs on this node.
+    pub is_own: bool,
+    /// It runs on another one, whose reboot is under way or about to be begun.
+    pub own_runs: bool,
+    /// Reboots of other nodes that are under way or about to be begun, that one's left out.
+    pub under_way: u8,
+    /// Whether a reboot of another node is not at its end.
+    pub others_wait: bool,
+    /// Whether another node is drained or repaired.
+    pub others_at_work: bool,
+}
+
 /// Everything at one moment.
 #[derive(Debug, Clone, PartialEq, Hash)]
 pub struct World {
@@ -174,6 +196,8 @@ pub struct World {
     pub intents: Vec<Intent>,
     /// API server: repair objects.
     pub reboots: Vec<Kept<Reboot>>,
+    /// Repair objects as the controller's watch shows them, where it lags behind by one change.
+    pub lag: Option<Vec<Kept<Reboot>>>,
     /// Repair objects so far, for their UIDs.
     pub reboot_uids: u8,
     /// API server: the object that owns the node's lock.
@@ -190,6 +214,8 @@ pub struct World {
     pub signals: Vec<Signal>,
     /// Witness: openings of faults that a person gave the node back in spite of.
     pub refused: [Option<u8>; 2],
+    /// What the controller sees of other nodes; follows from those.
+    pub around: Aside<Around>,
     /// The first promise that was broken.
     pub broken: Option<Broken>,
     /// What the last step did: module and transition.
@@ -239,6 +265,7 @@ impl World {
             past: Kept::default(),
             intents: Vec::new(),
             reboots: Vec::new(),
+            lag: None,
             reboot_uids: 0,
             lock: None,
             memory: Memory {
@@ -250,6 +277,7 @@ impl World {
             left,
             signals: Vec::new(),
             refused: [None; 2],
+            around: Aside::default(),
             broken: None,
             did: Aside::default(),
         }
@@ -288,6 +316,11 @@ impl World {
     /// An object by its UID.
     pub(super) fn reboot(&self, uid: u8) -> Option<&Kept<Reboot>> {
         self.reboots.iter().find(|reboot| reboot.uid == uid)
+    }
+
+    /// The objects as the controller's watch shows them.
+    pub fn shown(&self) -> &[Kept<Reboot>] {
+        self.lag.as_deref().unwrap_or(&self.reboots)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use decide::quarantine::RequestKind;
 
-use super::{Power, Reboot, World, fresh_node, remediation};
+use super::{Power, Reboot, Setup, World, fresh_node, remediation};
 use crate::world::Kept;
 use crate::world::setup::request;
 
@@ -32,11 +32,11 @@ impl World {
     }
 
     /// Deletes the node object: what it owns goes along.
-    pub(super) fn delete_node(&mut self) -> bool {
+    pub(super) fn delete_node(&mut self, setup: &Setup) -> bool {
         self.node = None;
         let owned = |reboot: &Kept<Reboot>| reboot.owner.is_some();
         while let Some(index) = self.reboots.iter().position(owned) {
-            self.delete_reboot(index);
+            self.delete_reboot(setup, index);
         }
         // Pods of a node that is gone are collected.
         self.pods.clear();
@@ -44,7 +44,7 @@ impl World {
     }
 
     /// The machine registers anew.
-    pub(super) fn register(&mut self, setup: &super::Setup) -> bool {
+    pub(super) fn register(&mut self, setup: &Setup) -> bool {
         let mut node = fresh_node(setup, self.uids, self.boot);
         node.facts.ready = self.power == Power::Up;
         self.uids += 1;
@@ -55,17 +55,18 @@ impl World {
     }
 
     /// Makes a `RebootNode`.
-    pub(super) fn ask_reboot(&mut self) -> bool {
+    pub(super) fn ask_reboot(&mut self, setup: &Setup) -> bool {
         let body = remediation::body(self, false);
         let name = format!("by-hand-{}", self.reboot_uids);
-        self.make(Reboot {
+        let made = Reboot {
             uid: 0,
             name,
             incident: None,
             owner: None,
             body,
             ready: (None, ""),
-        });
+        };
+        self.make(setup, made);
         true
     }
 }

@@ -296,7 +296,7 @@ fn of_ordered(world: &World, reboot: &Reboot) -> Option<Broken> {
 
 /// Whether an earlier signal in the present boot is proven to have done nothing (rule 4); of one whose
 /// object is gone only its time can tell.
-fn is_proven_undone(setup: &Setup, world: &World, signal: Signal) -> bool {
+pub(super) fn is_proven_undone(setup: &Setup, world: &World, signal: Signal) -> bool {
     let over = Setup::now(signal.at).checked_add(setup.janitor.timeout);
     signal.undone || over.is_ok_and(|over| over <= world.now())
 }

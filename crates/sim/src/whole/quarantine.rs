@@ -118,7 +118,7 @@ fn decide(setup: &Setup, world: &mut World) -> Option<Decision> {
 fn may_be_rebooted(setup: &Setup, world: &World, incident: Option<&Incident>) -> bool {
     let own = |name: &str| incident.is_some_and(|incident| wants(incident, name));
     let begun = |reboot: &Reboot| reboot.body.started_at.is_some() && !reboot.is_over();
-    let mut reboots = world.reboots.iter();
+    let mut reboots = world.shown().iter();
     let mut intents = world.intents.iter();
     reboots.any(|reboot| begun(reboot) && !own(&reboot.name))
         || intents.any(|intent| {

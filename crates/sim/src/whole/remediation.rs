@@ -39,7 +39,7 @@ fn pass(setup: &Setup, world: &mut World) -> bool {
     let decided = (incident.id.clone(), incident.version);
     let attempt = incident.repair.as_ref().and_then(|r| r.attempt.as_ref());
     let (node, boots) = look(setup, world, attempt);
-    let object = object(world, attempt);
+    let object = object(setup, world, &incident);
     let mode = if setup.is_wrong(Wrong::OrderIgnoresDryRun) {
         Mode::Enforce
     } else {
@@ -60,7 +60,7 @@ fn pass(setup: &Setup, world: &mut World) -> bool {
         past: &past,
         object: &object,
         other_repair: other_repair(world, &incident),
-        waits_as_own_node: false,
+        waits_as_own_node: world.around.0.is_own && !setup.is_wrong(Wrong::OrdersOnOwnNode),
         policy: &policy,
     };
     let decision = remediation::decide(&view, now);
@@ -144,14 +144,29 @@ fn faults(setup: &Setup, world: &World, incident: &Incident) -> Vec<FaultFacts> 
     (0..2).filter_map(of_incident).collect()
 }
 
-fn object(world: &World, attempt: Option<&Attempt>) -> Object {
-    let Some(attempt) = attempt else {
+fn object(setup: &Setup, world: &World, incident: &Incident) -> Object {
+    let repair = incident.repair.as_ref();
+    let Some(attempt) = repair.and_then(|repair| repair.attempt.as_ref()) else {
         return Object::Absent;
     };
     if world.memory.order_refused.as_ref() == Some(&attempt.object) {
         return Object::Refused("an admission webhook does not want it".to_owned());
     }
-    match world.reboots.iter().find(|r| r.name == attempt.object) {
+    let named = |reboots: &[Kept<Reboot>]| {
+        let found = reboots.iter().find(|r| r.name == attempt.object);
+        found.cloned()
+    };
+    let unshown = named(world.shown()).is_none();
+    if unshown && world.memory.made.as_ref() == Some(&attempt.object) {
+        return Object::Running { since: None };
+    }
+    // Where the watch does not show it a direct read tells.
+    let read = if unshown && !setup.is_wrong(Wrong::UnshownIsGone) {
+        named(&world.reboots)
+    } else {
+        named(world.shown())
+    };
+    match read.as_deref() {
         None => Object::Absent,
         Some(reboot) if !reboot.is_over() => running(world, reboot),
         Some(reboot) if reboot.ready.0 == Some(true) => Object::Done,
@@ -176,7 +191,8 @@ fn running(world: &World, reboot: &Reboot) -> Object {
 /// What ended in the queue is no attempt on the machine.
 fn take_back(world: &mut World) {
     let unsent = |object: &str| {
-        let mut of_name = world.reboots.iter().filter(|reboot| reboot.name == object);
+        let shown = world.shown().iter();
+        let mut of_name = shown.filter(|reboot| reboot.name == object);
         of_name.any(|reboot| is_over_unsent(reboot))
     };
     let kept: Vec<_> = world
@@ -199,7 +215,7 @@ fn is_over_unsent(reboot: &Reboot) -> bool {
 /// A repair object of the node that is not at its end and not this incident's present attempt.
 fn other_repair(world: &World, incident: &Incident) -> bool {
     let object = |reboot: &&Kept<Reboot>| !reboot.is_over() && !wants(incident, &reboot.name);
-    world.reboots.iter().any(|reboot| object(&reboot))
+    world.shown().iter().any(|reboot| object(&reboot))
 }
 
 /// Makes the object; the API server may refuse it.
@@ -223,20 +239,23 @@ pub(super) fn order(setup: &Setup, world: &mut World, refused: bool) -> bool {
     let Some(owner) = owner.filter(|uid| *uid == incident.node_uid) else {
         return true;
     };
+    // Until the watch shows it, the answer is believed.
+    world.memory.made = setup.lags.then(|| attempt.object.clone());
     if world.reboots.iter().any(|r| r.name == attempt.object) {
         return true;
     }
     let id = incident.id.clone();
     world.fail(promises::of_order(setup, world, &attempt));
     world.did("remediation", "order");
-    world.make(Reboot {
+    let made = Reboot {
         uid: 0,
         name: attempt.object,
         incident: Some(id),
         owner: Some(owner),
         body: body(world, attempt.force),
         ready: (None, ""),
-    });
+    };
+    world.make(setup, made);
     true
 }
 
@@ -247,14 +266,23 @@ pub(super) fn recall(setup: &Setup, world: &mut World) -> bool {
         let may_be_sent = sent || reboot.body.started_at.is_some();
         world.is_recalled(setup, reboot, may_be_sent)
     };
-    let Some(index) = world.reboots.iter().position(recalled) else {
+    let shown = world
+        .shown()
+        .iter()
+        .find(|reboot| recalled(reboot))
+        .cloned();
+    let Some(shown) = shown else {
         return false;
     };
-    let name = world.reboots[index].name.clone();
+    // Its version is a precondition.
+    let Some(index) = world.reboots.iter().position(|reboot| *reboot == shown) else {
+        return false;
+    };
+    let name = shown.name.clone();
     world
         .past
         .change(|past| past.retain(|(object, _)| *object != name));
-    world.delete_reboot(index);
+    world.delete_reboot(setup, index);
     world.did("remediation", "recall");
     true
 }
@@ -293,7 +321,7 @@ impl World {
         let attempt = repair.attempt.as_ref();
         let named =
             |reboot: &&Kept<Reboot>| attempt.is_some_and(|attempt| attempt.object == reboot.name);
-        let begun = match self.reboots.iter().find(named) {
+        let begun = match self.shown().iter().find(named) {
             Some(reboot) => running(self, reboot) != Object::Queued,
             None => repair.status != RepairStatus::Requested,
         };
@@ -317,7 +345,8 @@ impl World {
         }
     }
 
-    pub(super) fn make(&mut self, mut reboot: Reboot) {
+    pub(super) fn make(&mut self, setup: &Setup, mut reboot: Reboot) {
+        self.falls_behind(setup);
         reboot.uid = self.reboot_uids;
         self.reboot_uids += 1;
         self.reboots.push(Kept::new(reboot));
@@ -325,8 +354,9 @@ impl World {
 
     /// Whether a signal may have its effect still whose object is gone.
     pub(super) fn orphan_runs(&self, setup: &Setup) -> bool {
-        let shown = self.node.as_ref().map(|node| &node.facts.boot);
-        let gone = |intent: &&Intent| self.reboot(intent.object).is_none();
+        let boot = self.node.as_ref().map(|node| &node.facts.boot);
+        let shown = |object: u8| self.shown().iter().any(|reboot| reboot.uid == object);
+        let gone = |intent: &&Intent| !shown(intent.object);
         self.intents.iter().filter(gone).any(|intent| {
             let intent = janitor::Intent {
                 boot_before: boot_id(0, intent.boot),
@@ -334,7 +364,7 @@ impl World {
                 fresh: false,
                 manual: false,
             };
-            janitor::runs_without_object(&intent, shown, &setup.janitor, self.now())
+            janitor::runs_without_object(&intent, boot, &setup.janitor, self.now())
         })
     }
 }

@@ -53,6 +53,10 @@ pub struct Setup {
     pub remediation: remediation::Policy,
     /// Settings of the janitor.
     pub janitor: janitor::Policy,
+    /// Reboots that may run at a time.
+    pub max_parallel: usize,
+    /// Whether the watch over repair objects may lag behind.
+    pub lags: bool,
     /// The rule that is broken on purpose.
     pub wrong: Option<Wrong>,
 }
@@ -73,6 +77,8 @@ impl Setup {
             drain: drain_policy(),
             remediation: remediation_policy(),
             janitor: janitor_policy(),
+            max_parallel: usize::MAX,
+            lags: false,
             wrong: None,
         }
     }
@@ -89,6 +95,11 @@ impl Setup {
     pub fn breaking(mut self, wrong: Wrong) -> Self {
         self.wrong = Some(wrong);
         self
+    }
+
+    /// Whether anybody waits for a place.
+    pub(super) fn max_parallel_is_bound(&self) -> bool {
+        self.max_parallel < usize::MAX
     }
 
     pub(super) fn is_wrong(&self, wrong: Wrong) -> bool {

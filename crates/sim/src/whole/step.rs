@@ -100,6 +100,8 @@ pub enum Step {
     PodComes,
     SelfReboot,
     AnswerAgain,
+    Watch,
+    Doubt,
 }
 
 const MISBEHAVES: [Provider; 5] = [
@@ -127,6 +129,8 @@ impl Step {
             | Self::Janitor { .. }
             | Self::Answer
             | Self::List
+            | Self::Watch
+            | Self::Doubt
             | Self::Carry
             | Self::Boot
             | Self::Ready
@@ -190,6 +194,8 @@ impl Step {
             | Self::Uncordon
             | Self::AskReboot
             | Self::Heal(_) => true,
+            Self::Watch => setup.lags,
+            Self::Doubt => world.memory.made.is_some(),
             Self::Tick => setup.restless_clock || world.rests(setup),
             Self::List => !world.memory.pods_known,
             Self::Carry => world.taken > 0 && world.power == Power::Up,
@@ -223,6 +229,9 @@ impl Step {
             Self::Janitor { object, provider } => janitor::turn(setup, world, object, provider),
             Self::Answer => janitor::answer(setup, world),
             Self::AnswerAgain => janitor::answer_again(world),
+            Self::Watch => world.watch(),
+            // The answer to the order is believed for some seconds only.
+            Self::Doubt => world.memory.made.take().is_some(),
             Self::List => {
                 world.memory.pods_known = true;
                 true
@@ -246,11 +255,11 @@ impl Step {
             Self::Uncordon => world.uncordon(),
             Self::Cancel => world.cancel(),
             Self::Pause => world.pause(),
-            Self::Delete => world.delete_node(),
+            Self::Delete => world.delete_node(setup),
             Self::Register => world.register(setup),
-            Self::AskReboot => world.ask_reboot(),
+            Self::AskReboot => world.ask_reboot(setup),
             Self::DeleteReboot(index) => {
-                world.delete_reboot(index);
+                world.delete_reboot(setup, index);
                 true
             }
         }
@@ -293,7 +302,7 @@ impl World {
     }
 
     /// Whether the controller has done what it will do at this moment.
-    fn rests(&self, setup: &Setup) -> bool {
+    pub(super) fn rests(&self, setup: &Setup) -> bool {
         let mut steps = Vec::new();
         self.own_work(&mut steps);
         steps
@@ -315,10 +324,12 @@ impl World {
     }
 
     /// The steps of the loop.
-    fn own_work(&self, steps: &mut Vec<Step>) {
+    pub(super) fn own_work(&self, steps: &mut Vec<Step>) {
         steps.extend([
             Step::Answer,
             Step::List,
+            Step::Watch,
+            Step::Doubt,
             Step::Quarantine { dies: false },
             Step::Evict { refused: false },
             Step::Drain,

@@ -59,4 +59,18 @@ pub enum Wrong {
     ReadyIsEnough,
     /// The lock of an object that is over is never given back.
     KeepsLock,
+    /// Nobody counts how many reboots run.
+    IgnoresPlaces,
+    /// The janitor takes the controller's own node for any other.
+    OwnNodeIsAny,
+    /// Others do not look whether the controller's own node is rebooted.
+    BesideOwnNode,
+    /// The place of a reboot that is over is never given back.
+    KeepsIntent,
+    /// The drain of the controller's own node does not wait for others.
+    DrainsOwnNodeAtOnce,
+    /// A repair of the node is ordered on which the controller runs.
+    OrdersOnOwnNode,
+    /// What the watch does not show (yet) is taken for gone.
+    UnshownIsGone,
 }

@@ -1,0 +1,236 @@
+//! Several nodes whose loops meet: they share the janitor's places, the clock, and a controller that runs on
+//! one of them and moves when that one is emptied or goes down.
+//!
+//! # Caveats
+//! - What the other nodes can't see happens at once after what they can: how it may lie between a node's
+//!   own steps is looked at in [`crate::whole`].
+//! - The controller that leaves its node runs on none of these afterwards.
+
+mod end;
+mod promises;
+
+pub use end::{Ended, end};
+pub use promises::Broken;
+
+use std::collections::BTreeMap;
+
+use super::{Around, Power, Setup, Step, What, World, Wrong};
+use crate::world::Aside;
+
+/// One configuration.
+#[derive(Debug)]
+pub struct FleetSetup {
+    /// Each node; what bounds the whole is not bounded there.
+    pub nodes: Vec<Setup>,
+    /// On which node the controller runs at first.
+    pub own: Option<usize>,
+    /// How often [`What::Tick`] and [`What::Crash`] may happen.
+    pub limits: BTreeMap<What, u8>,
+    /// Whether an incident may end by a person's help alone.
+    pub by_person: bool,
+}
+
+impl FleetSetup {
+    /// Two nodes to each of which so much may happen, and so many reboots at a time.
+    pub fn new(limits: [&[(What, u8)]; 2], max_parallel: usize) -> Self {
+        let node = |limits: &[(What, u8)]| {
+            let mut node = Setup::new(limits);
+            node.max_parallel = max_parallel;
+            node
+        };
+        Self {
+            nodes: limits.map(node).into(),
+            own: None,
+            limits: BTreeMap::new(),
+            by_person: false,
+        }
+    }
+
+    /// With a rule that is broken on purpose.
+    #[must_use]
+    pub fn breaking(mut self, wrong: Wrong) -> Self {
+        for node in &mut self.nodes {
+            node.wrong = Some(wrong);
+        }
+        self
+    }
+}
+
+/// Everything at one moment.
+#[derive(Debug, Clone, PartialEq, Hash)]
+pub struct Fleet {
+    /// The nodes.
+    pub nodes: Vec<World>,
+    /// On which of them the controller runs.
+    pub own: Option<usize>,
+    /// How often the clock may still move, and the controller may die.
+    pub left: [u8; 2],
+    /// The first promise that was broken.
+    pub broken: Option<Broken>,
+    /// What the last step did: module and transition.
+    pub did: Aside<Vec<(&'static str, &'static str)>>,
+}
+
+/// One thing that happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Move {
+    /// To one node.
+    Node(usize, Step),
+    /// Ten minutes pass.
+    Tick,
+    /// The controller dies and comes back.
+    Crash,
+}
+
+/// What no other node sees.
+const UNSEEN: [Step; 9] = [
+    Step::Answer,
+    Step::List,
+    Step::Quarantine { dies: false },
+    Step::Evict { refused: false },
+    Step::Boot,
+    Step::Ready,
+    Step::Report,
+    Step::Settle,
+    Step::PodGoes(0),
+];
+/// More of these in a row than any history needs.
+const ENDLESS: usize = 60;
+
+impl Fleet {
+    /// The beginning.
+    pub fn new(setup: &FleetSetup) -> Self {
+        let limit = |what: What| setup.limits.get(&what).copied().unwrap_or_default();
+        Self {
+            nodes: setup.nodes.iter().map(World::new).collect(),
+            own: setup.own,
+            left: [limit(What::Tick), limit(What::Crash)],
+            broken: None,
+            did: Aside::default(),
+        }
+    }
+
+    /// Every move that might be possible now.
+    pub fn moves(&self, moves: &mut Vec<Move>) {
+        let mut steps = Vec::new();
+        for (index, world) in self.nodes.iter().enumerate() {
+            steps.clear();
+            world.steps(&mut steps);
+            steps.retain(|step| !matches!(step, Step::Tick | Step::Crash));
+            moves.extend(steps.iter().map(|step| Move::Node(index, *step)));
+        }
+        let [ticks, crashes] = self.left;
+        moves.extend((ticks > 0).then_some(Move::Tick));
+        moves.extend((crashes > 0).then_some(Move::Crash));
+    }
+
+    /// The fleet after a move; `None` if it changes nothing.
+    pub fn after(&self, setup: &FleetSetup, step: Move) -> Option<Self> {
+        let mut next = self.clone();
+        next.did.0.clear();
+        match step {
+            Move::Node(index, step) => next.step(setup, index, step)?,
+            Move::Tick if self.rests(setup) => {
+                next.left[0] = self.left[0].saturating_sub(1);
+                for world in &mut next.nodes {
+                    world.tick();
+                }
+            }
+            Move::Tick => return None,
+            Move::Crash => {
+                next.left[1] = self.left[1].checked_sub(1)?;
+                next.crash();
+            }
+        }
+        for index in 0..next.nodes.len() {
+            next.settle(setup, index);
+        }
+        let broken = promises::of_fleet(setup, &next);
+        next.broken = next.broken.or(broken);
+        Some(next)
+    }
+
+    fn crash(&mut self) {
+        for world in &mut self.nodes {
+            world.crash();
+        }
+    }
+
+    /// What no other node sees.
+    fn settle(&mut self, setup: &FleetSetup, index: usize) {
+        for _ in 0..ENDLESS {
+            // The pods of the controller's own node go one by one: with the last it moves.
+            let own = self.own == Some(index);
+            let mut unseen = UNSEEN.into_iter();
+            let pods = |step: &Step| !own || !matches!(step, Step::PodGoes(_));
+            let moved = unseen.find(|step| pods(step) && self.step(setup, index, *step).is_some());
+            if moved.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// One step of one node.
+    fn step(&mut self, setup: &FleetSetup, index: usize, step: Step) -> Option<()> {
+        let of_node = &setup.nodes[index];
+        let mut world = self.nodes[index].clone();
+        world.around = Aside(self.around(index));
+        let next = step.take(of_node, &world)?;
+        let broken = promises::of_step(setup, self, index, &next);
+        let emptied = next.pods.is_empty() && !world.pods.is_empty();
+        let down = next.power == Power::Down && world.power != Power::Down;
+        self.did.0.extend(next.did.0.iter().copied());
+        self.broken = self.broken.or(broken);
+        self.nodes[index] = next;
+        if self.own == Some(index) && (emptied || down) {
+            self.own = None;
+            self.crash();
+        }
+        Some(())
+    }
+
+    /// What the controller sees of the other nodes.
+    fn around(&self, index: usize) -> Around {
+        let mut around = Around {
+            is_own: self.own == Some(index),
+            ..Around::default()
+        };
+        for (other, world) in self.nodes.iter().enumerate() {
+            if other == index {
+                continue;
+            }
+            let taken = world.intents.len() + usize::from(world.memory.reserved.is_some());
+            if self.own == Some(other) {
+                around.own_runs = taken > 0;
+            } else {
+                around.under_way += u8::try_from(taken).unwrap_or(u8::MAX);
+            }
+            around.others_wait |= world.shown().iter().any(|reboot| !reboot.is_over());
+            let incident = world.incident.as_deref();
+            around.others_at_work |= incident.is_some_and(decide::drain::is_at_work);
+        }
+        around
+    }
+
+    /// Whether the controller has done what it will do at this moment.
+    fn rests(&self, setup: &FleetSetup) -> bool {
+        let rests = |(index, world): (usize, &World)| {
+            let mut world = world.clone();
+            world.around = Aside(self.around(index));
+            world.rests(&setup.nodes[index])
+        };
+        self.nodes.iter().enumerate().all(rests)
+    }
+
+    /// The steps of the loops, and those that are only a matter of time.
+    fn own_moves(&self) -> Vec<Move> {
+        let mut moves = Vec::new();
+        let mut steps = Vec::new();
+        for (index, world) in self.nodes.iter().enumerate() {
+            steps.clear();
+            world.own_steps(&mut steps);
+            moves.extend(steps.iter().map(|step| Move::Node(index, *step)));
+        }
+        moves
+    }
+}

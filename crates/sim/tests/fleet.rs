@@ -169,8 +169,8 @@ fn lagging() -> FleetSetup {
 #[test]
 fn two_nodes_share_one_place() {
     let mut setup = two_faults();
-    setup.limits.insert(Crash, 2);
-    check("two faults, one place, crashes", setup, 3_878);
+    setup.limits.insert(Crash, 1);
+    check("two faults, one place, a crash", setup, 2_161);
 }
 
 #[test]
@@ -213,9 +213,7 @@ fn the_controllers_own_node_is_rebooted_last() {
 
 #[test]
 fn the_controllers_own_node_is_drained_last() {
-    let mut setup = own_node_with_pods();
-    setup.limits.insert(Crash, 1);
-    check("the controller moves", setup, 6_396);
+    check("the controller moves", own_node_with_pods(), 2_329);
 }
 
 #[test]

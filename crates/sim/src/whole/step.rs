@@ -328,8 +328,6 @@ impl World {
         steps.extend([
             Step::Answer,
             Step::List,
-            Step::Watch,
-            Step::Doubt,
             Step::Quarantine { dies: false },
             Step::Evict { refused: false },
             Step::Drain,
@@ -337,6 +335,8 @@ impl World {
             Step::Recall,
             Step::Remediate,
         ]);
+        steps.extend(self.lag.is_some().then_some(Step::Watch));
+        steps.extend(self.memory.made.is_some().then_some(Step::Doubt));
         for object in 0..self.reboots.len() {
             steps.push(Step::Janitor {
                 object,

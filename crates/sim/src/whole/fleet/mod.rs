@@ -143,7 +143,11 @@ impl Fleet {
             }
         }
         for index in 0..next.nodes.len() {
-            next.settle(setup, index);
+            // What happens to one node changes no other's own, unless the controller moves.
+            let other = matches!(step, Move::Node(of, _) if of != index);
+            if !other || next.own != self.own {
+                next.settle(setup, index);
+            }
         }
         let broken = promises::of_fleet(setup, &next);
         next.broken = next.broken.or(broken);
@@ -173,9 +177,9 @@ impl Fleet {
     /// One step of one node.
     fn step(&mut self, setup: &FleetSetup, index: usize, step: Step) -> Option<()> {
         let of_node = &setup.nodes[index];
-        let mut world = self.nodes[index].clone();
-        world.around = Aside(self.around(index));
-        let next = step.take(of_node, &world)?;
+        self.nodes[index].around = Aside(self.around(index));
+        let world = &self.nodes[index];
+        let next = step.take(of_node, world)?;
         let broken = promises::of_step(setup, self, index, &next);
         let emptied = next.pods.is_empty() && !world.pods.is_empty();
         let down = next.power == Power::Down && world.power != Power::Down;

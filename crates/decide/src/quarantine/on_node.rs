@@ -79,8 +79,11 @@ impl OnNode {
         match found.carries(incident) {
             Some(version) if version == incident.version => found.add(&incident.marks),
             // A mark that is there again after we began to leave is of a late write, which says itself
-            // what it brought.
-            Some(_) if matches!(incident.quarantine, QuarantineStatus::Releasing(_)) => {
+            // what it brought; what was never seen there is not ours.
+            Some(_)
+                if incident.marks_observed
+                    && matches!(incident.quarantine, QuarantineStatus::Releasing(_)) =>
+            {
                 let said = found.taints.clone();
                 found.add(before);
                 found

@@ -539,3 +539,25 @@ fn a_step_back_that_is_late_fails_where_a_write_that_was_given_up_cordoned_and_w
     assert_eq!(world.status(), "none");
     assert!(!world.is_cordoned());
 }
+
+#[test]
+fn an_incident_that_leaves_before_it_saw_its_marks_leaves_anothers_taint_alone() {
+    let mut world = two_rules();
+    without_writes(&mut world, |world| world.say(event(CORDONS, "GPU 0", "")));
+    let late = world.decide().write.unwrap();
+    without_writes(&mut world, |world| world.say(event(TAINTS, "GPU 0", "")));
+    assert_eq!(world.status(), "Applying");
+    // Another puts a taint like ours on, the first write arrives, and a person uncordons.
+    world.taint_by_hand(xid_taint());
+    world.write(late);
+    assert!(world.is_cordoned(), "or nothing came late");
+    world.uncordon_by_hand();
+    // The answer is lost between decision and write, so that the node is read again.
+    without_writes(&mut world, |world| {
+        world.step();
+    });
+    assert_eq!(world.status(), "Releasing");
+    world.settle();
+    assert_eq!(world.status(), "none");
+    assert!(world.has_taint(&xid_taint()), "it is another's");
+}

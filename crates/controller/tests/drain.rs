@@ -25,7 +25,7 @@ const DRAIN: &str = r#"
     [drain]
     first_action_delay = "0s"
     systemNamespaces = "^kube-"
-    deleteAfterTimeoutMinutes = 0.05
+    deleteAfterTimeoutMinutes = 0.2
     [[drain.userNamespaces]]
     name = "*-now"
     mode = "Immediate"

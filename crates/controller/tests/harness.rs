@@ -28,7 +28,7 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio::task::JoinSet;
 
 /// Anything that should happen does so within milliseconds; this only ends a failed test.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 /// The shared control plane, for one test at a time: a controller looks at all nodes.
 pub(crate) struct Cluster {

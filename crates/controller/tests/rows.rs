@@ -6,10 +6,11 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use testbed::wait_for;
 
 use crate::harness::{
-    Cluster, Controller, RULES, annotation, condition, fatal, healthy, is_cordoned, is_marked,
-    label, metadata, taint_keys,
+    Cluster, Controller, RULES, SOON, annotation, condition, fatal, healthy, is_cordoned,
+    is_marked, label, metadata, taint_keys,
 };
 use crate::quarantine::quarantined;
 
@@ -484,22 +485,26 @@ async fn row_141_the_wrong_check_and_one_that_is_not_fatal_never_cordon() {
     let folder = tempfile::tempdir().unwrap();
     let controller = Controller::start_with(&cluster, folder.path(), XID_RULE).await;
     let name = "fault_quarantine_ruleset_evaluations_total{";
-    let failed = || {
-        let label = r#"ruleset="XID rule",status="failed""#;
-        counted(&controller, name, label)
-    };
-    let before = failed();
-    controller
-        .decided(fatal("r-wrong-check", "UnknownCheck", "0"))
-        .await;
-    assert!(failed() > before, "{}", controller.metrics());
-    let between = failed();
     let mild = HealthEvent {
         is_fatal: false,
         ..xid("r-not-fatal", "0")
     };
-    controller.decided(mild).await;
-    assert!(failed() > between, "{}", controller.metrics());
+    for (node, event) in names
+        .into_iter()
+        .zip([fatal("r-wrong-check", "UnknownCheck", "0"), mild])
+    {
+        let failed = || counted(&controller, name, r#"ruleset="XID rule",status="failed""#);
+        let before = failed();
+        controller.append(event).await;
+        // A turn for something else may come first.
+        wait_for(
+            format!("the rules to be asked for {node}"),
+            SOON,
+            || async { Ok((failed() > before).then_some(())) },
+        )
+        .await
+        .unwrap();
+    }
     assert_eq!(counted(&controller, name, r#"status="passed""#), 0);
     for name in names {
         let node = cluster.get(name).await;

@@ -109,7 +109,7 @@ async fn a_budget_that_never_opens_ends_at_the_deadline_with_a_person_and_says_s
 async fn a_budget_that_never_opens_is_passed_at_the_deadline_where_that_is_configured() {
     let settings = Settings {
         set: vec![
-            ("drain", "immediate_deadline", "'3s'"),
+            ("drain", "immediate_deadline", "'10s'"),
             ("drain", "at_deadline", "'delete'"),
         ],
         ..Settings::default()

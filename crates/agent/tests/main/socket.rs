@@ -317,7 +317,7 @@ async fn a_retried_call_is_one_event() {
 async fn publish(setup: &Setup, events: Vec<HealthEvent>) -> Result<(), String> {
     let mut wait = Duration::from_millis(100);
     let mut last = String::new();
-    for _ in 0..5 {
+    for tried in 0..5 {
         if !setup.socket().exists() {
             return Err("platform connector unavailable".into());
         }
@@ -326,7 +326,7 @@ async fn publish(setup: &Setup, events: Vec<HealthEvent>) -> Result<(), String> 
             Err(error) if matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded) => {
                 last = error.to_string();
             }
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(format!("after {tried} other tries: {error}")),
         }
         tokio::time::sleep(wait).await;
         wait = wait.mul_f64(1.5);
@@ -348,14 +348,11 @@ async fn the_references_publisher_gets_through() {
     publish(&setup, vec![event("in time")]).await.unwrap();
     let mut bad = event("bad");
     bad.check_name.clear();
-    let start = Instant::now();
+    let refused = publish(&setup, vec![bad]).await.unwrap_err();
     assert!(
-        publish(&setup, vec![bad])
-            .await
-            .unwrap_err()
-            .contains("checkName")
+        refused.starts_with("after 0 other tries: ") && refused.contains("checkName"),
+        "{refused}"
     );
-    assert!(start.elapsed() < Duration::from_millis(90), "not retried");
     assert!(agent.stop().success());
 }
 

@@ -128,8 +128,8 @@ fn failed(drain: &Drain, clock: &Clock) -> Vec<Line> {
         other => other,
     };
     let mut lines = vec![Line::Person(format!(
-        "A person is needed: the drain failed {}: {why}. No pod is asked any more; once these are gone the \
-         node counts as drained, and it goes on by itself:",
+        "A person is needed: the drain failed {}: {why}, and are not asked to go any more; the others are, \
+         until their own time. Once these are gone the node counts as drained, and it goes on by itself:",
         clock.since(drain.since)
     ))];
     lines.extend(pods(drain, clock));

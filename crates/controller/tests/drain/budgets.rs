@@ -5,6 +5,7 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 use testbed::wait_for;
+use tokio::time::Instant;
 
 use super::{
     assert_untouched, draining, pod, pod_calls, takes_out, until_blocked, until_drain, until_event,
@@ -39,15 +40,21 @@ async fn a_budget_is_asked_again_and_its_words_are_shown_until_it_opens() {
     pod(&cluster, node, "do-now", "p", json!({})).await;
     let budget = budget(&cluster, "do-now").await;
     let voice = draining(&cluster, node, "").await;
+    let began = Instant::now();
     takes_out(&voice, node).await;
     until_blocked(&voice, &["do-now/p budget"]).await;
     let said = super::drain_of(&voice.shown().await)["blockers"][0]["detail"].clone();
     assert!(said.as_str().unwrap().contains("keep"), "{said}");
     until_event(&cluster, node, "Warning", "EvictionBlocked", "[do-now/p]: ").await;
     let refused = format!(
-        "node_drainer_processing_errors_total{{error_type=\"PDB_blocking_eviction_error\",node=\"{node}\"}} 1"
+        "node_drainer_processing_errors_total{{error_type=\"PDB_blocking_eviction_error\",node=\"{node}\"}} "
     );
-    voice.until_counted(&[&refused]).await;
+    wait_for("refused evictions to be counted", SOON, || async {
+        let (_, page) = voice.program.get("/metrics", None).await;
+        Ok(page.contains(&refused).then_some(()))
+    })
+    .await
+    .unwrap();
     assert_untouched(&cluster, "do-now", "p").await;
     budget
         .delete("keep", &DeleteParams::default())
@@ -55,10 +62,11 @@ async fn a_budget_is_asked_again_and_its_words_are_shown_until_it_opens() {
         .unwrap();
     until_gone(&cluster, "do-now", "p").await;
     until_drain(&voice, "Drained", "").await;
-    assert_eq!(
-        pod_calls(&cluster, "do-now").len(),
-        2,
-        "after a pause, once"
+    let calls = pod_calls(&cluster, "do-now").len();
+    let most = 2 + began.elapsed().as_secs() / 5;
+    assert!(
+        calls >= 2 && calls as u64 <= most,
+        "every five seconds: {calls}"
     );
 }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::harness::{Cluster, annotation, fatal, is_cordoned, label};
 
 /// Longer than pods of `DeleteAfterTimeout` have in these tests.
-const PAST_THE_DEADLINE: Duration = Duration::from_secs(4);
+const PAST_THE_DEADLINE: Duration = Duration::from_secs(14);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn drain_row_32_33_34_40_41_42_row_021_024_an_uncordon_a_recovery_or_a_persons_word_ends_it()

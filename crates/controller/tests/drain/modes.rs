@@ -32,7 +32,7 @@ async fn drain_row_1_2_5_6_8_17_18_22_26_each_namespace_is_drained_as_it_is_conf
     }
     let voice = draining(&cluster, node, "evictionTimeoutInSeconds = '7'").await;
     takes_out(&voice, node).await;
-    // Before anything finishes: the one that may finish, and the one that has three seconds.
+    // Before anything finishes: the one that may finish, and the one that has twelve seconds.
     cluster
         .until(node, "cordoned, draining", |node| {
             is_cordoned(node) && label(node, STATE) == Some("draining")

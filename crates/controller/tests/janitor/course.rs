@@ -222,7 +222,8 @@ async fn no_more_than_max_parallel_reboots_run_at_a_time_and_who_waits_holds_no_
     let nodes: Vec<String> = (0..6).map(|number| format!("j-many-{number}")).collect();
     let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
     let cluster = Cluster::with_nodes(&names).await;
-    let rig = Rig::start(&cluster, "max_parallel = 1").await;
+    let config = "max_parallel = 1\nqueue_timeout = \"2m\"";
+    let rig = Rig::start(&cluster, config).await;
     rig.provider.behave(Behaviour {
         down_for: std::time::Duration::from_millis(500),
         ..Behaviour::default()

@@ -7,6 +7,9 @@ use testbed::{KeyedCertificate, ProviderOptions, SimProvider};
 use super::{Rig, end, failed, install, order, succeeded};
 use crate::harness::Cluster;
 
+/// Counts what could not be sent; tried again it is counted again.
+const UNREACHABLE: &str = r#"warden_janitor_signals_total{outcome="unreachable"} "#;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_provider_that_is_down_at_first_is_tried_again_and_gets_one_signal() {
     let cluster = Cluster::with_nodes(&["j-later"]).await;
@@ -21,9 +24,7 @@ async fn a_provider_that_is_down_at_first_is_tried_again_and_gets_one_signal() {
     drop(gone);
     let rig = Rig::start_on(&cluster, elsewhere, config, tempfile::tempdir().unwrap()).await;
     order(&cluster, "l", "j-later").await;
-    rig.controller
-        .until_metric(r#"warden_janitor_signals_total{outcome="unreachable"} 1"#)
-        .await;
+    rig.controller.until_counted(UNREACHABLE, 1).await;
     assert!(
         rig.intents().is_empty(),
         "nothing was sent, so nothing is stored"
@@ -75,9 +76,7 @@ async fn j04_tls_and_token_are_read_anew_for_each_call() {
     let config = super::config(&host, &keys(folder.path()));
     let rig = Rig::start_on(&cluster, provider, config, tempfile::tempdir().unwrap()).await;
     order(&cluster, "wrong-ca", "j-tls").await;
-    rig.controller
-        .until_metric(r#"warden_janitor_signals_total{outcome="unreachable"} 1"#)
-        .await;
+    rig.controller.until_counted(UNREACHABLE, 1).await;
     assert!(rig.intents().is_empty() && rig.provider.calls().is_empty());
     write("ca.crt", &cluster.testbed.ca_pem());
     assert_eq!(end(&cluster, "wrong-ca").await, succeeded());

@@ -48,6 +48,9 @@ pub fn state_label(incident: &Incident) -> &'static str {
 /// How long a state stands that another one usually follows within milliseconds before the node says it:
 /// long enough for a store commit and an agent's report after its boot, too short for a person to miss it.
 const PASSING: SignedDuration = SignedDuration::from_secs(1);
+/// How long a node says that it drains before its drain is known not to follow its cordon: many times what a
+/// drain waits for its pods to be listed where a thousand nodes go out at once.
+const FOLLOWS: SignedDuration = SignedDuration::from_secs(30);
 
 /// Until when the node need not say the state of the incident, which is then usually over: the drain follows
 /// the cordon, the order the drain, the release the repair. None of a state that lasts.
@@ -55,16 +58,16 @@ pub(super) fn passes_until(incident: &Incident) -> Option<Timestamp> {
     let drain = incident.drain.as_ref();
     let repair = incident.repair.as_ref();
     let planned = repair.is_some_and(|r| matches!(r.status, RepairStatus::Planned { .. }));
-    let since = match state_label(incident) {
-        names::STATE_QUARANTINED if drain.is_none() => Some(incident.since),
+    let repair_since = repair.map(|repair| repair.since);
+    match state_label(incident) {
+        names::STATE_QUARANTINED if drain.is_none() => Some(later(incident.since, FOLLOWS)),
         names::STATE_DRAIN_SUCCEEDED if planned => {
-            let both = [drain.map(|drain| drain.since), repair.map(|r| r.since)];
-            both.into_iter().flatten().max()
+            let since = drain.map(|drain| drain.since).max(repair_since);
+            since.map(|since| later(since, PASSING))
         }
-        names::STATE_REMEDIATION_SUCCEEDED => repair.map(|repair| repair.since),
+        names::STATE_REMEDIATION_SUCCEEDED => repair_since.map(|since| later(since, PASSING)),
         _ => None,
-    };
-    since.map(|since| later(since, PASSING))
+    }
 }
 
 /// What the label says as the marks are written: where a drain follows at once, its state, so that it needs

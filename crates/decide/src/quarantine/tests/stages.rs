@@ -60,7 +60,7 @@ fn out() -> World {
     world.say(event(XID, "GPU 0", ""));
     assert_eq!(world.status(), "Quarantined");
     // Every state that is set below lasts.
-    world.now = at(10);
+    world.now = at(60);
     world
 }
 
@@ -288,8 +288,8 @@ fn where_a_drain_follows_the_cordon_says_so_until_it_does_not_come() {
     assert_eq!((label(&world), world.writes.len()), ("draining", 1));
     let mut late = drains(|_| {});
     late.say(event(XID, "GPU 0", ""));
-    assert_eq!(late.wake_at, Some(at(1)));
-    late.now = at(1);
+    assert_eq!(late.wake_at, Some(at(30)));
+    late.now = at(30);
     late.settle();
     assert_eq!(label(&late), "quarantined", "no drain came");
     // A fault that needs none, and a person's hold, are followed by none.

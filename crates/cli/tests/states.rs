@@ -568,3 +568,21 @@ fn a_refused_write_is_told_at_once_with_the_server_s_words() {
         }
     }
 }
+
+#[test]
+fn of_several_holds_none_is_told_to_have_ended_an_incident_that_another_may_have() {
+    let mut node = given_back("CancelledByPerson", "ann", ago(-3_600));
+    node.holds.push(api::Hold {
+        actor: "bob".into(),
+        ..node.holds[0].clone()
+    });
+    let said = explained(&node, Vec::new(), &kit::status()).out;
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    for who in ["ann", "bob"] {
+        assert!(
+            said.contains(&format!("The node was given back by {who}")),
+            "{said}"
+        );
+    }
+    assert!(!said.contains("That ended incident"), "{said}");
+}

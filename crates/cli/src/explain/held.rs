@@ -40,7 +40,7 @@ fn of(facts: &Facts, hold: &Hold, clock: &Clock) -> Vec<Line> {
     lines
 }
 
-/// The store keeps one hold a machine: the newest incident that a person ended left it.
+/// A hold does not name the incident that left it: where there is one hold, the newest that a person ended did.
 fn cause(facts: &Facts, hold: &Hold, clock: &Clock) -> String {
     let by_person = |incident: &&Incident| BY_PERSON.contains(&incident.detail.as_str());
     let closed = facts
@@ -48,7 +48,10 @@ fn cause(facts: &Facts, hold: &Hold, clock: &Clock) -> String {
         .incidents
         .iter()
         .filter(|i| i.closed_at.is_some());
-    let Some(incident) = closed.into_iter().find(by_person) else {
+    let mut of_incidents = facts.node.holds.iter().filter(|h| !faults::is_endless(h));
+    let is_only = of_incidents.next().is_some() && of_incidents.next().is_none();
+    let newest = closed.into_iter().find(by_person).filter(|_| is_only);
+    let Some(incident) = newest else {
         return format!(
             "The node was given back by {}.",
             words::actor_and_why(&hold.actor)

@@ -69,8 +69,9 @@ impl Look<'_> {
             }
         }
         if repairs && !drains && !remediation.without_drain {
-            let better = "true, or drains that act (drain.enabled, drain.dry_run = false): as it is no \
-                          node is repaired, unless all its faults say to skip the drain";
+            let better = "drains that act (drain.enabled = true, drain.dry_run = false); true would repair \
+                          nodes with their pods on them: as it is no node is repaired, unless all its \
+                          faults say to skip the drain";
             self.tell("remediation.without_drain", better.to_owned());
         }
     }

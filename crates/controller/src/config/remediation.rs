@@ -290,7 +290,7 @@ mod help {
     pub(super) const ENTITY_SCOPE: &str =
         "\"\": a reboot is of a whole node, and a reset of one GPU is not part of this version";
     pub(super) const DEADLINE: &str = "How long an attempt has from its order until another boot is seen; \
-        longer than the timeout of what carries it out (janitor: 30m)";
+        longer than the timeout of what carries it out (janitor.timeout)";
     pub(super) const MAX_ATTEMPTS: &str =
         "Attempts of one rung for a machine within attempts_window; then a person is called";
     pub(super) const ATTEMPTS_WINDOW: &str =

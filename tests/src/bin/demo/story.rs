@@ -211,7 +211,9 @@ impl Warden {
     async fn goes_down(&mut self, changes: &mut Changes) -> anyhow::Result<()> {
         loop {
             let (_, node) = changes.recv().await.context("the watch ended")?;
-            if !testbed::is_ready(&node) {
+            // Its taint may come when the node is back.
+            let ready = testbed::ready_condition(&node);
+            if ready.is_some_and(|(status, _)| status != "True") {
                 return self.victim.stop();
             }
         }

@@ -186,10 +186,13 @@ async fn delete_node(client: &Client, name: &str) {
     .unwrap();
 }
 
+/// One test at a time: two would be too much for the cores.
+static TURN: Mutex<()> = Mutex::const_new(());
+
 /// The control plane of the tests that take turns; it has an audit log.
 pub(crate) struct Turn {
     pub(crate) testbed: &'static Testbed,
-    _turn: Option<MutexGuard<'static, ()>>,
+    _turn: MutexGuard<'static, ()>,
 }
 
 impl Turn {
@@ -210,7 +213,6 @@ impl Turn {
     /// Waits for its turn, and begins with a cluster without nodes.
     pub(crate) async fn take() -> Self {
         static TESTBED: OnceCell<Testbed> = OnceCell::const_new();
-        static TURN: Mutex<()> = Mutex::const_new(());
         let turn = TURN.lock().await;
         let options = Options {
             audit_log: true,
@@ -227,16 +229,24 @@ impl Turn {
         }
         Self {
             testbed,
-            _turn: Some(turn),
+            _turn: turn,
         }
     }
 
-    /// A control plane that no other test uses. It ends with the process, as the shared one does.
+    /// Waits for its turn, with a control plane that no other test uses; [`Turn::end`] ends it.
     pub(crate) async fn alone(options: Options) -> Self {
+        let turn = TURN.lock().await;
         let testbed = Testbed::start(options).await.unwrap();
         Self {
             testbed: Box::leak(Box::new(testbed)),
-            _turn: None,
+            _turn: turn,
+        }
+    }
+
+    /// Ends a control plane of its own, so that it takes no time from the tests that follow.
+    pub(crate) async fn end(&self) {
+        for component in Component::ALL.into_iter().rev() {
+            self.testbed.stop(component).await;
         }
     }
 

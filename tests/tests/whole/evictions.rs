@@ -69,16 +69,18 @@ async fn evictions_of_two_nodes_are_under_way_sixteen_at_a_time_and_never_more()
         coming: JoinSet::new(),
         held: Vec::new(),
     };
+    let mut pods = Vec::new();
     for node in [at.name(), &other.name] {
         let made = at.turn.testbed.create_pods_on(node, "at-once", PODS);
-        for pod in made.await.unwrap() {
-            let path = format!("/api/v1/namespaces/at-once/pods/{pod}/eviction");
-            let mut held = proxy.hold(Method::POST, &path, Place::Request);
-            evictions.coming.spawn(async move {
-                held.arrived().await.unwrap();
-                held
-            });
-        }
+        pods.extend(made.await.unwrap());
+    }
+    for pod in pods {
+        let path = format!("/api/v1/namespaces/at-once/pods/{pod}/eviction");
+        let mut held = proxy.hold(Method::POST, &path, Place::Request);
+        evictions.coming.spawn(async move {
+            held.arrived().await.unwrap();
+            held
+        });
     }
     at.falls_ill();
     std::mem::swap(&mut at.machine, &mut other);

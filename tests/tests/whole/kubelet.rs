@@ -51,7 +51,7 @@ impl Loop {
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_a_kubelet_that_stays_silent_count_as_gone_once_their_reboot_is_planned() {
     let turn = Turn::alone(Options {
-        node_grace: Some(Duration::from_secs(10)),
+        node_grace: Some(Duration::from_secs(20)),
         ..Options::default()
     });
     let settings = Settings {
@@ -104,4 +104,5 @@ async fn pods_of_a_kubelet_that_stays_silent_count_as_gone_once_their_reboot_is_
     at.released().await;
     at.once().await;
     at.controller.stop().unwrap();
+    at.turn.end().await;
 }

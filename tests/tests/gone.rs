@@ -16,7 +16,7 @@ use crate::kit::{AT_ONCE, Turn, explained};
 const XID_79: &str =
     "NVRM: Xid (PCI:0000:17:00): 79, pid=4242, name=train.py, GPU has fallen off the bus.";
 /// Long beside what is awaited within it, short for a test.
-const MEMORY: Duration = Duration::from_secs(8);
+const MEMORY: Duration = Duration::from_secs(12);
 
 /// A controller that remembers faults of nodes that are gone for [`MEMORY`], and whose agents
 /// report each second.

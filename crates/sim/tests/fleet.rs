@@ -31,13 +31,9 @@ impl Fleets {
             return true;
         }
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        match end(&self.setup, fleet, &mut ended) {
-            Ok(()) => true,
-            Err(stuck) => {
-                println!("{stuck}");
-                false
-            }
-        }
+        end(&self.setup, fleet, &mut ended)
+            .inspect_err(|stuck| println!("{stuck}"))
+            .is_ok()
     }
 }
 

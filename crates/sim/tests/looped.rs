@@ -27,13 +27,9 @@ impl Looped {
             return true;
         }
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        match end(&self.setup, world, &mut ended) {
-            Ok(()) => true,
-            Err(stuck) => {
-                println!("{stuck}");
-                false
-            }
-        }
+        end(&self.setup, world, &mut ended)
+            .inspect_err(|stuck| println!("{stuck}"))
+            .is_ok()
     }
 }
 

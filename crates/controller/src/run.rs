@@ -5,6 +5,7 @@
 //! ends the process with its error. SIGTERM and SIGINT stop in order: no new calls, running ones
 //! finish, the lease is given back, the store is closed.
 
+mod series;
 mod serve;
 mod store;
 mod tasks;
@@ -561,8 +562,12 @@ fn start_nodes(
     Ok(())
 }
 
-/// Flapping faults and retention.
+/// Flapping faults, retention, and numbers of nodes that are gone.
 fn start_upkeep(context: &Context, tasks: &mut Tasks) {
+    let of_series = context.clone();
+    tasks.spawn_endless("numbers of nodes that are gone", &context.stop, async move {
+        match series::forget_gone(of_series).await? {}
+    });
     let store = context.store.clone();
     tasks.spawn_endless("flapping", &context.stop, async move {
         loop {

@@ -1,5 +1,7 @@
 //! What `/metrics` says after things that happened, exactly.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Node;
 use testbed::wait_for;
 use wire::datamodels::HealthEvent;
@@ -102,4 +104,52 @@ async fn an_incident_of_two_faults_moves_each_counter_by_what_happened() {
     for (text, times) in [("node taken out of service", 1), ("node given back", 1)] {
         assert_eq!(program.log().matches(text).count(), times, "{text}");
     }
+}
+
+/// Two looks at what is gone are a quarter of a minute apart (`controller::run::series`).
+const TWO_LOOKS: Duration = Duration::from_mins(3);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_series_of_a_node_go_with_it_and_its_incident() {
+    let cluster = Cluster::with_nodes(&["m-goes", "m-stays"]).await;
+    cluster.testbed.ensure_namespace("warden").await.unwrap();
+    let kubeconfig = cluster.testbed.kubeconfig();
+    let program = Program::start_cordoning(&kubeconfig, "", &["--insecure-local"]);
+    program.up().await;
+    let sender = Sender::new(program.plain().await, None);
+    let mut warning = fatal("m-goes", "Warned", "0");
+    warning.is_fatal = false;
+    sender.send(sent(warning)).await.unwrap();
+    for node in ["m-goes", "m-stays"] {
+        sender.send(sent(fatal(node, "Test", "0"))).await.unwrap();
+        cluster.until(node, "cordoned", is_cordoned).await;
+    }
+    let of = |page: &str, node: &str| {
+        let lines = page.lines().filter(|line| line.contains(node));
+        lines.map(str::to_owned).collect::<Vec<String>>()
+    };
+    let count = r#"fault_quarantine_nodes_quarantined_total{node="m-goes"} 1"#;
+    let event = r#"k8s_platform_connector_node_event_operations_total{node_name="m-goes""#;
+    wait_for("series of the node", SOON, || async {
+        let (_, page) = program.get("/metrics", None).await;
+        let of_node = of(&page, "m-goes");
+        let has = |text: &str| of_node.iter().any(|line| line.starts_with(text));
+        anyhow::ensure!(has(count) && has(event), "{of_node:#?}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+
+    cluster.delete("m-goes").await;
+    wait_for("the series to go", TWO_LOOKS, || async {
+        let (_, page) = program.get("/metrics", None).await;
+        let of_node = of(&page, "m-goes");
+        anyhow::ensure!(of_node.is_empty(), "{of_node:#?}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    let (_, page) = program.get("/metrics", None).await;
+    let other = r#"fault_quarantine_nodes_quarantined_total{node="m-stays"} 1"#;
+    assert!(page.lines().any(|line| line == other), "{page}");
 }

@@ -4,6 +4,7 @@
 //! reference's names with the reference's labels, so that its dashboards and alerts go on working;
 //! `warden_*` are ours. prometheus-client adds `_total` to counters.
 
+mod by_node;
 mod groups;
 mod janitor;
 mod labels;
@@ -11,6 +12,7 @@ mod register;
 mod remediation;
 mod transformers;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::text::encode;
@@ -19,6 +21,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
+pub use by_node::ByNode;
 use groups::{
     AgentMetrics, BreakerMetrics, ConnectorMetrics, DrainMetrics, IngestMetrics, QuarantineMetrics,
     QuarantineTimes,
@@ -27,8 +30,8 @@ pub use janitor::JanitorMetrics;
 pub use labels::{
     ActionLabel, ActionTypeLabel, BoundLabel, DrainLabel, ErrorLabel, JanitorActionLabel,
     KindLabel, LabelNames, NodeActionLabel, NodeCheckLabel, NodeErrorLabel, NodeEventLabel,
-    NodeLabel, OutcomeLabel, PodCallLabel, PoolLabel, RefusalLabel, RepairErrorLabel, RepairLabel,
-    RuleLabel, StateLabel, StatusLabel, TaintLabel,
+    NodeLabel, OfNode, OutcomeLabel, PodCallLabel, PoolLabel, RefusalLabel, RepairErrorLabel,
+    RepairLabel, RuleLabel, StateLabel, StatusLabel, TaintLabel,
 };
 pub use labels::{OverrideLabel, OverrideNameLabel};
 pub use register::Described;
@@ -74,18 +77,18 @@ pub struct ControllerMetrics {
 
     pub node_condition_updates: Family<StatusLabel, Counter>,
     pub node_condition_update_ms: Histogram,
-    pub node_event_operations: Family<NodeEventLabel, Counter>,
+    pub node_event_operations: ByNode<NodeEventLabel, Counter>,
     pub node_event_ms: Histogram,
     pub connector_missed: Counter,
 
     pub quarantine_events_received: Counter,
     pub quarantine_events_processed: Counter,
     pub quarantine_errors: Family<ErrorLabel, Counter>,
-    pub nodes_quarantined: Family<NodeLabel, Counter>,
-    pub nodes_unquarantined: Family<NodeLabel, Counter>,
-    pub nodes_manually_uncordoned: Family<NodeLabel, Counter>,
-    pub nodes_manually_untainted: Family<NodeLabel, Counter>,
-    pub current_quarantined_nodes: Family<NodeLabel, Gauge>,
+    pub nodes_quarantined: ByNode<NodeLabel, Counter>,
+    pub nodes_unquarantined: ByNode<NodeLabel, Counter>,
+    pub nodes_manually_uncordoned: ByNode<NodeLabel, Counter>,
+    pub nodes_manually_untainted: ByNode<NodeLabel, Counter>,
+    pub current_quarantined_nodes: ByNode<NodeLabel, Gauge>,
     pub taints_applied: Family<TaintLabel, Counter>,
     pub taints_removed: Family<TaintLabel, Counter>,
     pub cordons_applied: Counter,
@@ -106,10 +109,10 @@ pub struct ControllerMetrics {
     pub other_quarantine_looked_at: Gauge,
     pub rule_errors: Family<RuleLabel, Counter>,
 
-    pub drains_processed: Family<DrainLabel, Counter>,
-    pub drain_errors: Family<NodeErrorLabel, Counter>,
-    pub drains_cancelled: Family<NodeCheckLabel, Counter>,
-    pub drain_waiting_for_timeout: Family<NodeLabel, Gauge>,
+    pub drains_processed: ByNode<DrainLabel, Counter>,
+    pub drain_errors: ByNode<NodeErrorLabel, Counter>,
+    pub drains_cancelled: ByNode<NodeCheckLabel, Counter>,
+    pub drain_waiting_for_timeout: ByNode<NodeLabel, Gauge>,
     pub drain_queue: Gauge,
     pub drain_handling_seconds: Histogram,
     pub drain_seconds: Histogram,
@@ -233,6 +236,22 @@ impl ControllerMetrics {
         text
     }
 
+    /// The names of all nodes that have series, in any metric.
+    pub fn nodes(&self) -> BTreeSet<String> {
+        let mut nodes = BTreeSet::new();
+        for metric in &self.register.by_node {
+            metric.add_nodes(&mut nodes);
+        }
+        nodes
+    }
+
+    /// Takes all series of a node away. What is counted of it later begins at nothing.
+    pub fn forget(&self, node: &str) {
+        for metric in &self.register.by_node {
+            metric.forget(node);
+        }
+    }
+
     /// All metrics, in the order of their registration; families too that have no series yet.
     pub fn described(&self) -> &[Described] {
         &self.register.described
@@ -261,5 +280,37 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
+    }
+    #[test]
+    fn all_series_of_a_node_can_be_taken_away() {
+        let metrics = ControllerMetrics::new();
+        let is_of_node = |labels: &[&str]| labels.iter().any(|l| *l == "node" || *l == "node_name");
+        let described = metrics.described().iter();
+        let of_nodes = described.filter(|metric| is_of_node(metric.labels)).count();
+        assert_eq!(
+            of_nodes,
+            metrics.register.by_node.len(),
+            "a metric with a node among its labels is registered as one"
+        );
+        for node in ["gpu-1", "gpu-2"] {
+            let label = NodeLabel { node: node.into() };
+            metrics.nodes_quarantined.get_or_create(&label).inc();
+            let label = DrainLabel {
+                drain_status: "drained".into(),
+                node: node.into(),
+            };
+            metrics.drains_processed.get_or_create(&label).inc();
+            let label = NodeEventLabel {
+                node_name: node.into(),
+                operation: "create".into(),
+                status: "success".into(),
+            };
+            metrics.node_event_operations.get_or_create(&label).inc();
+        }
+        metrics.forget("gpu-1");
+        let page = metrics.encode();
+        let of_other: Vec<&str> = page.lines().filter(|l| l.contains("gpu-2")).collect();
+        assert!(!page.contains("gpu-1") && of_other.len() == 3, "{page}");
+        assert_eq!(metrics.nodes(), BTreeSet::from(["gpu-2".to_owned()]));
     }
 }

@@ -18,6 +18,7 @@
 
 mod attempts;
 mod facts;
+mod left;
 mod observe;
 mod order;
 mod other;

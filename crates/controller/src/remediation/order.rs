@@ -226,7 +226,8 @@ impl Module {
             return Ok(());
         }
         let objects = self.context.reboots.of_node(node.as_str());
-        self.forget_left(node, &objects);
+        self.left
+            .keep(node, |name| objects.iter().any(|o| o.metadata.name == *name));
         for object in objects {
             let unsent = facts::is_over_unsent(&object);
             if !unsent && (object.is_over() || object.metadata.deletion_timestamp.is_some()) {
@@ -250,8 +251,8 @@ impl Module {
                 // Before: one that was begun meanwhile stays, and is counted by its object.
                 self.take_back(&incident, name).await?;
                 self.delete(node, &object).await?;
-            } else if may_be_sent {
-                self.tell_left(node, name);
+            } else if may_be_sent && self.left.is_news(node, name) {
+                said::left(node, name);
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! One node's turn: observe, decide, store, apply.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use decide::remediation::{Decision, Mode, Policy, View, adopted, decide};
@@ -9,10 +9,10 @@ use event_store::{ReadError, Transition, WriteError};
 use health_event::NodeName;
 use health_event::incident::{Effect, Incident, RepairStatus};
 use jiff::Timestamp;
-use k8s_api::reboot_node::RebootNode;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::left::Left;
 use super::observe::{Observed, is_under_way};
 use super::order::{Fate, Tried};
 use super::{MODULE, facts, said, settings};
@@ -49,8 +49,8 @@ pub(super) struct Module {
     tried: Mutex<HashMap<NodeName, Tried>>,
     /// Failures of a node in a row.
     failures: Mutex<HashMap<NodeName, u32>>,
-    /// The object of a node that was last said to be left.
-    left: Mutex<HashMap<NodeName, String>>,
+    /// The objects that were said to be left.
+    pub(super) left: Left,
 }
 
 /// Why a turn ended early. All are tried again.
@@ -105,7 +105,7 @@ impl Module {
             refused,
             tried: Mutex::default(),
             failures: Mutex::default(),
-            left: Mutex::default(),
+            left: Left::default(),
         }
     }
 
@@ -318,24 +318,6 @@ impl Module {
         let tried = self.tried();
         let tried = tried.get(node);
         tried.is_some_and(|tried| matches!(tried.fate, Fate::NotYet(_)))
-    }
-
-    /// Says once of each object that it is left.
-    pub(super) fn tell_left(&self, node: &NodeName, object: &str) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        if left.get(node).is_none_or(|told| told != object) {
-            left.insert(node.clone(), object.to_owned());
-            said::left(node, object);
-        }
-    }
-
-    /// Of an object that went nothing is to be said any more.
-    pub(super) fn forget_left(&self, node: &NodeName, objects: &[Arc<RebootNode>]) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_there = |name: &String| objects.iter().any(|o| o.metadata.name == *name);
-        if left.get(node).is_some_and(|name| !is_there(name)) {
-            left.remove(node);
-        }
     }
 
     pub(super) fn wake_soon(&self, node: &NodeName) {

@@ -5,12 +5,13 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
+use super::by_node::ByNode;
 use super::labels::{
     BoundLabel, DrainLabel, ErrorLabel, NodeCheckLabel, NodeErrorLabel, NodeEventLabel, NodeLabel,
     OutcomeLabel, PodCallLabel, PoolLabel, RefusalLabel, RuleLabel, StateLabel, StatusLabel,
     TaintLabel,
 };
-use super::register::{Register, add};
+use super::register::{Register, add, add_by_node};
 use super::{ActionSeconds, GaugeF64};
 
 /// The reference's buckets: 10 s to four days.
@@ -147,11 +148,11 @@ pub(super) struct QuarantineMetrics {
     pub(super) received: Counter,
     pub(super) processed: Counter,
     pub(super) errors: Family<ErrorLabel, Counter>,
-    pub(super) quarantined: Family<NodeLabel, Counter>,
-    pub(super) unquarantined: Family<NodeLabel, Counter>,
-    pub(super) uncordoned: Family<NodeLabel, Counter>,
-    pub(super) untainted: Family<NodeLabel, Counter>,
-    pub(super) current: Family<NodeLabel, Gauge>,
+    pub(super) quarantined: ByNode<NodeLabel, Counter>,
+    pub(super) unquarantined: ByNode<NodeLabel, Counter>,
+    pub(super) uncordoned: ByNode<NodeLabel, Counter>,
+    pub(super) untainted: ByNode<NodeLabel, Counter>,
+    pub(super) current: ByNode<NodeLabel, Gauge>,
     pub(super) taints_applied: Family<TaintLabel, Counter>,
     pub(super) taints_removed: Family<TaintLabel, Counter>,
     pub(super) cordons_applied: Counter,
@@ -181,35 +182,30 @@ impl QuarantineMetrics {
                 "Failures, by static code",
                 Family::default(),
             ),
-            quarantined: add(
+            quarantined: add_by_node(
                 r,
                 "fault_quarantine_nodes_quarantined",
                 "Nodes taken out of service",
-                Family::default(),
             ),
-            unquarantined: add(
+            unquarantined: add_by_node(
                 r,
                 "fault_quarantine_nodes_unquarantined",
                 "Nodes given back",
-                Family::default(),
             ),
-            uncordoned: add(
+            uncordoned: add_by_node(
                 r,
                 "fault_quarantine_nodes_manually_uncordoned",
                 "Nodes that a person uncordoned",
-                Family::default(),
             ),
-            untainted: add(
+            untainted: add_by_node(
                 r,
                 "fault_quarantine_nodes_manually_untainted",
                 "Nodes from which a person removed a taint of ours",
-                Family::default(),
             ),
-            current: add(
+            current: add_by_node(
                 r,
                 "fault_quarantine_current_quarantined_nodes",
                 "1 for a node that is out by us, else 0",
-                Family::default(),
             ),
             taints_applied: add(
                 r,
@@ -363,10 +359,10 @@ impl BreakerMetrics {
 }
 
 pub(super) struct DrainMetrics {
-    pub(super) processed: Family<DrainLabel, Counter>,
-    pub(super) errors: Family<NodeErrorLabel, Counter>,
-    pub(super) cancelled: Family<NodeCheckLabel, Counter>,
-    pub(super) waiting_for_timeout: Family<NodeLabel, Gauge>,
+    pub(super) processed: ByNode<DrainLabel, Counter>,
+    pub(super) errors: ByNode<NodeErrorLabel, Counter>,
+    pub(super) cancelled: ByNode<NodeCheckLabel, Counter>,
+    pub(super) waiting_for_timeout: ByNode<NodeLabel, Gauge>,
     pub(super) queue: Gauge,
     pub(super) handling: Histogram,
     pub(super) duration: Histogram,
@@ -379,29 +375,25 @@ impl DrainMetrics {
         // The reference's: 0.1 s to five days.
         let duration = Histogram::new(exponential_buckets(0.1, 2.0, 23));
         Self {
-            processed: add(
+            processed: add_by_node(
                 r,
                 "node_drainer_events_processed",
                 "Drains that ended, by how: drained, failed, cancelled, skipped (nothing to do)",
-                Family::default(),
             ),
-            errors: add(
+            errors: add_by_node(
                 r,
                 "node_drainer_processing_errors",
                 "Failures of drains: refused or failed evictions and deletions, an unreadable store",
-                Family::default(),
             ),
-            cancelled: add(
+            cancelled: add_by_node(
                 r,
                 "node_drainer_cancelled_event",
                 "Faults whose drain ended before it was done",
-                Family::default(),
             ),
-            waiting_for_timeout: add(
+            waiting_for_timeout: add_by_node(
                 r,
                 "node_drainer_waiting_for_timeout",
                 "1 while a drain waits for pods that it will delete at their time",
-                Family::default(),
             ),
             queue: add(
                 r,
@@ -440,7 +432,7 @@ impl DrainMetrics {
 pub(super) struct ConnectorMetrics {
     pub(super) updates: Family<StatusLabel, Counter>,
     pub(super) update_ms: Histogram,
-    pub(super) operations: Family<NodeEventLabel, Counter>,
+    pub(super) operations: ByNode<NodeEventLabel, Counter>,
     pub(super) event_ms: Histogram,
     pub(super) missed: Counter,
 }
@@ -461,11 +453,10 @@ impl ConnectorMetrics {
                 "Time of a node condition write",
                 milliseconds(),
             ),
-            operations: add(
+            operations: add_by_node(
                 r,
                 "k8s_platform_connector_node_event_operations",
                 "Writes of Kubernetes Events about nodes",
-                Family::default(),
             ),
             missed: add(
                 r,

@@ -5,8 +5,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
+use super::by_node::ByNode;
 use super::labels::{ActionTypeLabel, JanitorActionLabel, KindLabel, OutcomeLabel};
-use super::register::{Register, add};
+use super::register::{Register, add, add_by_node};
 
 /// All numbers of the janitor. Fields are named as their metrics.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ use super::register::{Register, add};
     reason = "the help text at registration is the documentation"
 )]
 pub struct JanitorMetrics {
-    pub actions: Family<JanitorActionLabel, Counter>,
+    pub actions: ByNode<JanitorActionLabel, Counter>,
     pub mttr: Family<ActionTypeLabel, Histogram, fn() -> Histogram>,
     pub ttl_deletions: Family<KindLabel, Counter>,
     pub signals: Family<OutcomeLabel, Counter>,
@@ -31,11 +32,10 @@ fn mttr_seconds() -> Histogram {
 impl JanitorMetrics {
     pub(super) fn register(r: &mut Register) -> Self {
         Self {
-            actions: add(
+            actions: add_by_node(
                 r,
                 "warden_janitor_actions",
                 "Reboots started, succeeded and failed, and failed locks and unlocks of nodes",
-                Family::default(),
             ),
             mttr: add(
                 r,

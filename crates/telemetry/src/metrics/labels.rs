@@ -1,5 +1,7 @@
 //! Labels of the controller's metrics, each a type, so that no series has others.
 
+use std::hash::Hash;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -90,4 +92,32 @@ labels! {
     KindLabel { kind }
     /// An action that an event recommends, by its name on the wire.
     ActionLabel { recommended_action }
+}
+
+/// Labels of which one names a node.
+pub trait OfNode: Clone + Eq + Hash {
+    /// The node's name; empty in a series of no node.
+    fn node(&self) -> &str;
+}
+
+macro_rules! of_node {
+    ($($name:ident . $field:ident),+ $(,)?) => {$(
+        impl OfNode for $name {
+            fn node(&self) -> &str {
+                &self.$field
+            }
+        }
+    )+};
+}
+
+of_node! {
+    NodeLabel.node,
+    DrainLabel.node,
+    NodeErrorLabel.node,
+    NodeCheckLabel.node,
+    RepairLabel.node_name,
+    RepairErrorLabel.node_name,
+    NodeActionLabel.node_name,
+    NodeEventLabel.node_name,
+    JanitorActionLabel.node,
 }

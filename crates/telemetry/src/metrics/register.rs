@@ -2,6 +2,7 @@
 
 use prometheus_client::registry::{Metric, Registry};
 
+use super::by_node::{ByNode, Forgets};
 use super::labels::LabelNames;
 
 /// What `/metrics` says of a metric, also while it has no series.
@@ -22,6 +23,8 @@ pub struct Described {
 pub(super) struct Register {
     pub(super) registry: Registry,
     pub(super) described: Vec<Described>,
+    /// All metrics with series of nodes.
+    pub(super) by_node: Vec<Box<dyn Forgets>>,
 }
 
 /// Registers a metric, which it answers with.
@@ -38,5 +41,19 @@ where
         help,
     });
     r.registry.register(name, help, metric.clone());
+    metric
+}
+
+/// Registers a metric with series of nodes, which it answers with.
+pub(super) fn add_by_node<L, M>(
+    r: &mut Register,
+    name: &'static str,
+    help: &'static str,
+) -> ByNode<L, M>
+where
+    ByNode<L, M>: Metric + LabelNames + Forgets,
+{
+    let metric = add(r, name, help, ByNode::default());
+    r.by_node.push(Box::new(metric.clone()));
     metric
 }

@@ -5,8 +5,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
+use super::by_node::ByNode;
 use super::labels::{NodeActionLabel, OutcomeLabel, RepairErrorLabel, RepairLabel};
-use super::register::{Register, add};
+use super::register::{Register, add, add_by_node};
 
 /// All numbers of remediation. Fields are named as their metrics.
 #[derive(Debug)]
@@ -15,9 +16,9 @@ use super::register::{Register, add};
     reason = "the help text at registration is the documentation"
 )]
 pub struct RemediationMetrics {
-    pub processed: Family<RepairLabel, Counter>,
-    pub errors: Family<RepairErrorLabel, Counter>,
-    pub unsupported: Family<NodeActionLabel, Counter>,
+    pub processed: ByNode<RepairLabel, Counter>,
+    pub errors: ByNode<RepairErrorLabel, Counter>,
+    pub unsupported: ByNode<NodeActionLabel, Counter>,
     pub handling: Histogram,
     pub generate: Histogram,
     pub repairs: Family<OutcomeLabel, Counter>,
@@ -27,24 +28,21 @@ pub struct RemediationMetrics {
 impl RemediationMetrics {
     pub(super) fn register(r: &mut Register, handling: Histogram, generate: Histogram) -> Self {
         Self {
-            processed: add(
+            processed: add_by_node(
                 r,
                 "fault_remediation_events_processed",
                 "Repair objects made (created), and those that were there already (skipped)",
-                Family::default(),
             ),
-            errors: add(
+            errors: add_by_node(
                 r,
                 "fault_remediation_processing_errors",
                 "Failures of repairs: refused objects, an unreadable store, an API server without an \
                  answer",
-                Family::default(),
             ),
-            unsupported: add(
+            unsupported: add_by_node(
                 r,
                 "fault_remediation_unsupported_actions",
                 "Nodes that need a person because no repair is configured for the action",
-                Family::default(),
             ),
             handling: add(
                 r,

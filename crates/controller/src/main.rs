@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use controller::args::Args;
-use controller::config::{ConfigError, Problem};
+use controller::config::{Config, ConfigError, Problem};
 use controller::run;
 use health_event::text::chain;
 
@@ -49,8 +49,8 @@ fn main() -> ExitCode {
 }
 
 /// `--check-config FILE`: everything that is wrong (`[[fault]]`) and odd (`[[warning]]`), and if
-/// nothing is wrong what a node costs (`[node_cache]`), as TOML. A file of the reference is told in
-/// Warden's keys (`[reference]`).
+/// nothing is wrong what Warden does on its own (`acts`) and what a node costs (`[node_cache]`), as
+/// TOML. A file of the reference is told in Warden's keys (`[reference]`).
 fn check(file: &Path) -> anyhow::Result<ExitCode> {
     let reading = || format!("reading the configuration {}", file.display());
     let text = controller::config::read(file).with_context(reading)?;
@@ -63,6 +63,14 @@ fn check(file: &Path) -> anyhow::Result<ExitCode> {
         Some(theirs) => (theirs.problems.clone(), Vec::new()),
         None => run::check(&text),
     };
+    let wrong = !problems.is_empty();
+    if !wrong
+        && theirs.is_none()
+        && let Ok(config) = Config::parse(&text)
+    {
+        let acts = toml::Table::from_iter([("acts".to_owned(), config.acts().into())]);
+        write!(out, "{acts}")?;
+    }
     for (name, list) in [("fault", &problems), ("warning", &warnings)] {
         for Problem {
             key,
@@ -78,7 +86,6 @@ fn check(file: &Path) -> anyhow::Result<ExitCode> {
             writeln!(out, "[[{name}]]\n{told}")?;
         }
     }
-    let wrong = !problems.is_empty();
     let cost = run::node_cost(&text).filter(|_| !wrong && theirs.is_none());
     if let Some(cost) = cost {
         writeln!(out, "[node_cache]\n{}", cost.table())?;

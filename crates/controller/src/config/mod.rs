@@ -5,6 +5,8 @@
 //! anything starts. Keys that exist in the reference keep name and meaning. No value is a secret:
 //! secrets are named by the file that holds them, and only the name is printed.
 
+mod acts;
+mod alike;
 mod drain;
 mod ingest;
 mod janitor;
@@ -251,6 +253,11 @@ impl Config {
     /// happening. With what would be better.
     pub fn contradictions(&self) -> Vec<Problem> {
         pairs::contradictions(self)
+    }
+
+    /// What Warden does on its own under this configuration, weak to strong, in one line.
+    pub fn acts(&self) -> String {
+        acts::acts(self)
     }
 
     /// Every key with its value in effect, default, allowed form and meaning, in the order of the

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use super::{Config, Problem};
+use health_event::RecommendedAction;
+
+use super::{Config, Problem, Profile};
 
 /// Everything of a configuration that contradicts itself.
 pub(super) fn contradictions(config: &Config) -> Vec<Problem> {
@@ -11,8 +13,10 @@ pub(super) fn contradictions(config: &Config) -> Vec<Problem> {
         config,
         found: Vec::new(),
     };
+    look.sources();
     look.stages();
     look.drain();
+    look.ladder();
     look.attempts();
     look.janitor();
     look.quarantine();
@@ -51,28 +55,96 @@ impl Look<'_> {
             quarantine,
             drain,
             remediation,
+            janitor,
             ..
         } = self.config;
         let takes_out = quarantine.enabled && !quarantine.dry_run;
         let drains = drain.enabled && !drain.dry_run;
         let repairs = remediation.enabled && !remediation.dry_run;
-        for (acts, key, what) in [
-            (drains, "drain.enabled", "drained"),
-            (repairs, "remediation.enabled", "repaired"),
+        let profile = self.config.profile;
+        for (is_on, key, what, own) in [
+            (drain.enabled, "drain.enabled", "drained", Profile::Drain),
+            (
+                remediation.enabled,
+                "remediation.enabled",
+                "repaired",
+                Profile::Remediate,
+            ),
         ] {
-            if acts && !takes_out {
-                let better = format!(
+            if !is_on || takes_out {
+                continue;
+            }
+            let better = if profile < Profile::Cordon {
+                format!(
+                    "false, or profile {}: in profile {} no node is taken out, and only nodes that are \
+                     taken out are {what}, or shown as to be {what}",
+                    own.as_str(),
+                    profile.as_str()
+                )
+            } else {
+                format!(
                     "false, or quarantine.enabled with quarantine.dry_run = false: only nodes that are \
                      taken out are {what}"
-                );
-                self.tell(key, better);
-            }
+                )
+            };
+            self.tell(key, better);
         }
         if repairs && !drains && !remediation.without_drain {
             let better = "drains that act (drain.enabled = true, drain.dry_run = false); true would repair \
                           nodes with their pods on them: as it is no node is repaired, unless all its \
                           faults say to skip the drain";
             self.tell("remediation.without_drain", better.to_owned());
+        }
+        if repairs && !janitor.enabled {
+            let better = "true, unless another janitor runs that carries RebootNode objects out: else \
+                          repairs are ordered and nobody begins them, until a person is called";
+            self.tell("janitor.enabled", better.to_owned());
+        }
+    }
+
+    /// What can never come in, or not be kept.
+    fn sources(&mut self) {
+        let Config { ingest, store, .. } = self.config;
+        if !ingest.enabled {
+            let better = "true: as it is neither events nor agents' reports are taken in, so that no fault \
+                          is ever found";
+            self.tell("ingest.enabled", better.to_owned());
+        } else if ingest.listen.is_none() && ingest.plaintext_listen.is_none() {
+            let better = "an address, here or for ingest.plaintext_listen: as it is nobody can send \
+                          anything, and no fault is ever found";
+            self.tell("ingest.listen", better.to_owned());
+        }
+        if store.reserve >= store.max_bytes {
+            let better = format!(
+                "less than {}: with less free space than the reserve no event is taken in, so that a volume \
+                 made for the database would be too full from its first day",
+                self.named("store.max_bytes")
+            );
+            self.tell("store.reserve", better);
+        }
+    }
+
+    /// Rungs that come after one that contains them. Of a site's own actions no strength is known.
+    fn ladder(&mut self) {
+        let remediation = &self.config.remediation;
+        if !remediation.enabled {
+            return;
+        }
+        let rungs = remediation.ladder.iter();
+        let known = rungs.filter_map(|name| Some((name, RecommendedAction::from_name(name)?)));
+        let known: Vec<_> = known.collect();
+        let falls = known.windows(2).find_map(|pair| match pair {
+            [(before, stronger), (after, weaker)] => {
+                (stronger.strength() >= weaker.strength()).then_some((before, after))
+            }
+            _ => None,
+        });
+        if let Some((before, after)) = falls {
+            let better = format!(
+                "actions from weak to strong, each once: {after} after {before} is never climbed to, or \
+                 tries the weaker repair when the stronger one did not help"
+            );
+            self.tell("remediation.ladder", better);
         }
     }
 
@@ -320,10 +392,48 @@ mod tests {
         }
     }
 
+    /// The same in whatever profile the text names.
+    #[rustfmt::skip]
+    const SILENT: &[(&str, &str, &[&str])] = &[
+        ("[drain]\nenabled = true", "drain.enabled = true", &["profile drain", "in profile observe no node"]),
+        ("[remediation]\nenabled = true",
+            "remediation.enabled = true", &["profile remediate", "in profile observe no node"]),
+        ("profile = 'silent'\n[drain]\nenabled = true", "drain.enabled = true", &["in profile silent no node"]),
+        ("profile = 'cordon'\n[quarantine]\ndry_run = true\n[drain]\nenabled = true",
+            "drain.enabled = true", &["quarantine.dry_run = false"]),
+        ("profile = 'remediate'\n[janitor]\nenabled = false",
+            "janitor.enabled = false", &["unless another janitor", "a person is called"]),
+        ("[ingest]\nenabled = false", "ingest.enabled = false", &["no fault is ever found"]),
+        ("[ingest]\nlisten = ''", "ingest.listen = \"\"", &["ingest.plaintext_listen", "no fault is ever found"]),
+        ("profile = 'remediate'\n[remediation]\nladder = ['RESTART_BM', 'COMPONENT_RESET']",
+            "remediation.ladder = [\"RESTART_BM\", \"COMPONENT_RESET\"]",
+            &["COMPONENT_RESET after RESTART_BM", "weak to strong"]),
+        ("profile = 'remediate'\n[remediation]\nladder = ['RESTART_BM', 'RESTART_BM']",
+            "remediation.ladder", &["each once"]),
+        ("[store]\nreserve = '4GiB'", "store.reserve = \"4GiB\"", &["less than store.max_bytes (2GiB)"]),
+        ("[store]\nmax_bytes = '64MiB'", "store.reserve = \"64MiB\"", &["store.max_bytes (64MiB)"]),
+    ];
+
+    #[test]
+    fn what_keeps_something_from_ever_happening_is_told_once_with_its_key() {
+        for (text, key, names) in SILENT {
+            let told = told(text);
+            let [line] = &told[..] else {
+                panic!("{text}: {told:?}")
+            };
+            assert!(line.starts_with(key), "{text}: {line}");
+            for name in *names {
+                assert!(line.contains(name), "{text}: {line}");
+            }
+        }
+    }
+
     #[test]
     fn what_is_off_contradicts_nothing() {
         for text in [
-            "profile = 'remediate'\n[janitor]\nenabled = false\ntimeout = '40m'\nno_reboot_after = '1h'",
+            "profile = 'cordon'\n[drain]\nenabled = true\n[remediation]\nenabled = true",
+            "profile = 'cordon'\n[remediation]\nladder = ['RESTART_BM', 'COMPONENT_RESET']",
+            "[ingest]\nlisten = ''\nplaintext_listen = '127.0.0.1:1'",
             "profile = 'cordon'\n[drain]\nimmediate_deadline = '1m'",
             "profile = 'cordon'\n[remediation]\nattempts_window = '1m'",
             "profile = 'remediate'\n[drain]\nenabled = false\n[remediation]\nwithout_drain = true",

@@ -11,6 +11,8 @@ use std::time::Duration;
 use health_event::text::named;
 use toml::{Table, Value};
 
+use super::alike;
+
 /// One thing wrong with a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
@@ -73,6 +75,8 @@ pub(super) struct Section<'a> {
     is_shape: bool,
 }
 
+/// Spans as they are written, of which a message names those that would be right.
+const SPANS: [&str; 5] = ["90s", "5m", "12h", "14d", "500ms"];
 /// Longest text of a value in a message.
 const SHOWN: usize = 80;
 
@@ -250,8 +254,19 @@ impl<'a> Section<'a> {
     /// A value that `parse` understands; the default where it is missing or, reported, bad.
     pub(super) fn value<T>(
         &mut self,
+        of: (&'static str, Value, &'static str),
+        allowed: &'static str,
+        parse: impl Fn(&Value) -> Option<T>,
+    ) -> T {
+        self.value_or(of, allowed, |_| allowed.to_owned(), parse)
+    }
+
+    /// The same, where `better` says of a bad value what is allowed in place of it.
+    fn value_or<T>(
+        &mut self,
         (key, default, help): (&'static str, Value, &'static str),
         allowed: &'static str,
+        better: impl Fn(&Value) -> String,
         parse: impl Fn(&Value) -> Option<T>,
     ) -> T {
         let given = self.take(key);
@@ -259,7 +274,7 @@ impl<'a> Section<'a> {
             Some(value) => {
                 let parsed = parse(value);
                 if parsed.is_none() {
-                    self.bad(key, value, allowed);
+                    self.bad(key, value, better(value));
                 }
                 parsed.map(|parsed| (parsed, value))
             }
@@ -360,7 +375,19 @@ impl<'a> Section<'a> {
         allowed: &'static str,
         bounds: std::ops::RangeInclusive<Duration>,
     ) -> Duration {
-        self.value((key, default.into(), help), allowed, |value| {
+        let better = |value: &Value| {
+            if value.as_str().and_then(parse_span).is_some() {
+                return allowed.to_owned();
+            }
+            let within = |text: &&&str| parse_span(text).is_some_and(|span| bounds.contains(&span));
+            let examples = SPANS.iter().filter(within).take(2);
+            let examples: Vec<String> = examples.map(|text| format!("\"{text}\"")).collect();
+            format!(
+                "{allowed}, in quotes and with units (ms, s, m, h, d), for example {}",
+                examples.join(" or ")
+            )
+        };
+        self.value_or((key, default.into(), help), allowed, better, |value| {
             let span = parse_span(value.as_str()?)?;
             bounds.contains(&span).then_some(span)
         })
@@ -432,7 +459,8 @@ impl Drop for Section<'_> {
             self.findings.asked.borrow_mut().extend(asked);
         }
         for (key, value) in std::mem::take(&mut self.table) {
-            let allowed = format!("no such key; keys here are {}", known.join(", "));
+            let meant = alike::meant(&key, known.iter().copied());
+            let allowed = format!("no such key{meant}; keys here are {}", known.join(", "));
             self.problem(&key, &value, allowed);
         }
     }

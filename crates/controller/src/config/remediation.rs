@@ -6,9 +6,9 @@ use std::time::Duration;
 use k8s_api::reboot_node;
 use toml::Value;
 
-use super::Profile;
 use super::reader::Section;
 use super::sections::to_usize;
+use super::{Profile, alike};
 
 const DAY: Duration = Duration::from_hours(24);
 /// Actions that ask for a person or for nothing, and the one whose name stands elsewhere.
@@ -262,11 +262,21 @@ fn ladder(s: &mut Section<'_>, actions: &BTreeMap<String, ActionConfig>) -> Vec<
         "names of actions",
         group_name,
     );
+    let configured = || actions.keys().map(String::as_str);
     for name in ladder
         .iter()
         .filter(|name| given && !actions.contains_key(*name))
     {
-        let allowed = "actions of remediation.remediationActions";
+        let names: Vec<&str> = configured().collect();
+        let allowed = if names.is_empty() {
+            "no rung: remediation.remediationActions has no action".to_owned()
+        } else {
+            let meant = alike::meant(name, configured());
+            format!(
+                "an action of remediation.remediationActions ({}){meant}",
+                names.join(", ")
+            )
+        };
         s.problem("ladder", &Value::from(name.as_str()), allowed);
     }
     ladder

@@ -148,6 +148,7 @@ fn every_fault_is_reported_with_key_value_and_allowed_form() {
         percentage = 0
         duration = "0s"
         treshold = 5
+        percentge = 5
         [[quarantine.rule-sets]]
         name = "r"
         match.all = [{ kind = "Pod", expression = "" }]
@@ -164,12 +165,13 @@ fn every_fault_is_reported_with_key_value_and_allowed_form() {
         r#"ingest.listen = "nowhere": allowed is ADDRESS:PORT"#,
         r#"ingest.agents = ["no-slash"]: allowed is a list of NAMESPACE/NAME"#,
         r#"ingest.tls.key_file = "": allowed is both"#,
-        r#"store.max_age = "2 weeks": allowed is a span from 1h"#,
+        r#"store.max_age = "2 weeks": allowed is a span from 1h to 3650d, in quotes and with units (ms, s, m, h, d), for example "12h" or "14d""#,
         "store.reserve = -1: allowed is a number of bytes",
         r#"lease.duration = "1s": allowed is a span from 3s"#,
         "quarantine.circuitBreaker.percentage = 0: allowed is a number from 1 to 100",
         r#"quarantine.circuitBreaker.duration = "0s": allowed"#,
-        "quarantine.circuitBreaker.treshold = 5: allowed is no such key",
+        "quarantine.circuitBreaker.treshold = 5: allowed is no such key; keys here are auto_resume,",
+        "quarantine.circuitBreaker.percentge = 5: allowed is no such key; did you mean percentage?; keys here",
         r#"quarantine.rule-sets[0].match.all[0].kind = "Pod": allowed is HealthEvent or Node"#,
         r#"quarantine.rule-sets[0].match.all[0].expression = "": allowed is a text"#,
         r#"quarantine.rule-sets[1].match = "{}": allowed is at least one rule"#,
@@ -181,7 +183,68 @@ fn every_fault_is_reported_with_key_value_and_allowed_form() {
             "{want}\n{found:#?}"
         );
     }
-    assert_eq!(found.len(), 17, "{found:#?}");
+    assert_eq!(found.len(), 18, "{found:#?}");
+}
+
+#[test]
+fn a_bad_span_is_told_with_the_form_and_examples_that_would_be_taken() {
+    for (key, value, examples) in [
+        (
+            "drain.immediate_deadline",
+            "90",
+            r#"for example "90s" or "5m""#,
+        ),
+        (
+            "drain.immediate_deadline",
+            "'90'",
+            r#"for example "90s" or "5m""#,
+        ),
+        (
+            "drain.immediate_deadline",
+            "'5 min'",
+            r#"for example "90s" or "5m""#,
+        ),
+        (
+            "store.max_age",
+            "'2 weeks'",
+            r#"for example "12h" or "14d""#,
+        ),
+        ("lease.duration", "''", r#"for example "90s" or "5m""#),
+    ] {
+        let found = problems(&format!("{key} = {value}"));
+        let [line] = &found[..] else {
+            panic!("{found:?}")
+        };
+        assert!(line.ends_with(examples), "{line}");
+        assert!(line.contains("units (ms, s, m, h, d)"), "{line}");
+    }
+    // In the right form, and too long or too short, only the bounds are of use.
+    let found = problems("drain.immediate_deadline = '31d'");
+    assert_eq!(
+        found,
+        [r#"drain.immediate_deadline = "31d": allowed is a span from 1s to 30d"#]
+    );
+}
+
+#[test]
+fn a_rung_that_is_no_action_is_told_with_those_that_are() {
+    let found = problems("[remediation]\nladder = ['RESTART_BMC', 'REBOOT']");
+    let actions =
+        "an action of remediation.remediationActions (COMPONENT_RESET, RESTART_BM, RESTART_VM)";
+    let want = [
+        format!(
+            r#"remediation.ladder = "RESTART_BMC": allowed is {actions}; did you mean RESTART_BM?"#
+        ),
+        format!(r#"remediation.ladder = "REBOOT": allowed is {actions}"#),
+    ];
+    assert_eq!(found, want);
+    let none = problems("[remediation]\nladder = ['RESTART_BM']\nremediationActions = {}");
+    assert_eq!(
+        none,
+        [
+            r#"remediation.ladder = "RESTART_BM": allowed is no rung: remediation.remediationActions has no action"#
+        ]
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod budgets;
 mod ends;
 mod fleet;
 mod modes;
+mod pace;
 mod restarts;
 
 use health_event::HealthEvent;

@@ -18,6 +18,7 @@ use event_store::{EventStore, Fingerprint, NewEvent, Options, Outcome};
 use health_event::{Entity, HealthEvent, NodeName, Sender, Subject};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -68,13 +69,18 @@ impl Cluster {
             cluster.delete(&node.metadata.name.unwrap()).await;
         }
         // What a test left that failed would keep all others from acting.
+        let now = DeleteParams::default();
         Api::<Deployment>::namespaced(testbed.admin(), "default")
-            .delete_collection(
-                &kube::api::DeleteParams::default(),
-                &kube::api::ListParams::default(),
-            )
+            .delete_collection(&now, &kube::api::ListParams::default())
             .await
             .unwrap();
+        // The Lease of a controller that an earlier test dropped would have to run out first.
+        let leases: Api<Lease> = Api::namespaced(testbed.admin(), "warden");
+        match leases.delete("warden-controller", &now).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => panic!("{error}"),
+        }
         cluster.add(names).await;
         cluster
     }

@@ -104,7 +104,6 @@ fn cordoning(cluster: &Cluster) -> Program {
     let folder = tempfile::tempdir().unwrap();
     let rules = RULES.replace("profile = \"cordon\"", "");
     let text = crate::process::config(folder.path(), "cordon", &rules);
-    let text = text.replace("duration = \"3s\"", "duration = \"15s\"");
     std::fs::write(folder.path().join("controller.toml"), text).unwrap();
     Program::start_again(folder, &cluster.testbed.kubeconfig(), &["--insecure-local"])
 }
@@ -182,7 +181,12 @@ async fn without_the_api_server_it_ends_and_says_who_starts_it_again_and_then_it
     let cluster = Cluster::with_nodes(&[]).await;
     cluster.testbed.ensure_namespace("warden").await.unwrap();
     let kubeconfig = cluster.testbed.kubeconfig();
-    let mut program = Program::start(&kubeconfig, "", &["--insecure-local"]);
+    let folder = tempfile::tempdir().unwrap();
+    let text = crate::process::config(folder.path(), "silent", "");
+    // What is waited for is that it runs out.
+    let text = text.replace("duration = \"15s\"", "duration = \"3s\"");
+    std::fs::write(folder.path().join("controller.toml"), text).unwrap();
+    let mut program = Program::start_again(folder, &kubeconfig, &["--insecure-local"]);
     program.up().await;
     cluster.testbed.stop(Component::ApiServer).await;
     let ended = program.ended().await;

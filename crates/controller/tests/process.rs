@@ -24,19 +24,22 @@ pub(crate) struct Program {
     folder: tempfile::TempDir,
 }
 
-/// Everything that must be off or small for a test; sections of a test are appended.
-const CONFIG: &str = r#"
-    [log]
-    format = "json"
-    [lease]
-    duration = "3s"
-"#;
+/// A Lease that outlasts an API server that stands still for seconds, as on a slow machine.
+const LEASE: &str = "duration = \"15s\"";
+/// For a program that reboots: with a Lease it would wait that long before each first signal. The
+/// store's lock guards it.
+const NO_LEASE: &str = "enabled = false";
 
 /// The base configuration with a store folder, loopback ports and what the test adds.
 pub(crate) fn config(folder: &Path, profile: &str, ingest: &str) -> String {
     let store = toml::Value::from(folder.join("store").display().to_string());
+    let lease = if profile == "remediate" {
+        NO_LEASE
+    } else {
+        LEASE
+    };
     format!(
-        "profile = {profile:?}\n{CONFIG}\n[store]\npath = {store}\n[api]\nlisten = \"127.0.0.1:0\"\n[ingest]\nlisten = \
+        "profile = {profile:?}\n[log]\nformat = \"json\"\n[lease]\n{lease}\n[store]\npath = {store}\n[api]\nlisten = \"127.0.0.1:0\"\n[ingest]\nlisten = \
          \"127.0.0.1:0\"\n{ingest}\n"
     )
 }

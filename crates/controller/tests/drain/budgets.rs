@@ -3,22 +3,31 @@
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::wait_for;
 use tokio::time::Instant;
 
 use super::{
-    assert_untouched, draining, pod, pod_calls, takes_out, until_blocked, until_drain, until_event,
-    until_gone,
+    assert_untouched, draining, pod, pod_calls, pods, takes_out, until_blocked, until_drain,
+    until_event, until_gone, with_finalizer, without_finalizer,
 };
 use crate::harness::{Cluster, SOON};
 
 /// A budget that lets no pod of the namespace go, once the API server knows that.
 async fn budget(cluster: &Cluster, namespace: &str) -> Api<PodDisruptionBudget> {
+    budget_for(cluster, namespace, json!({})).await
+}
+
+/// The same for the one pod that is selected.
+async fn budget_for(
+    cluster: &Cluster,
+    namespace: &str,
+    selector: Value,
+) -> Api<PodDisruptionBudget> {
     let api: Api<PodDisruptionBudget> = Api::namespaced(cluster.testbed.admin(), namespace);
     let budget = serde_json::from_value(json!({
         "metadata": { "name": "keep" },
-        "spec": { "minAvailable": 1, "selector": {} },
+        "spec": { "minAvailable": 1, "selector": selector },
     }))
     .unwrap();
     api.create(&PostParams::default(), &budget).await.unwrap();
@@ -111,4 +120,29 @@ async fn where_it_is_configured_pods_are_deleted_past_their_budgets_at_the_deadl
     let calls = pod_calls(&cluster, "dd-now");
     let verbs: Vec<&str> = calls.iter().map(|call| call.verb.as_str()).collect();
     assert_eq!(verbs, ["create", "delete"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_budget_spares_one_pod_by_its_labels_and_those_that_go_are_told_why() {
+    let cluster = Cluster::with_nodes(&["db-one"]).await;
+    let node = "db-one";
+    pod(&cluster, node, "dbo-now", "goes", with_finalizer()).await;
+    pod(&cluster, node, "dbo-now", "stays", json!({})).await;
+    let selector = json!({ "matchLabels": { "app": "stays" } });
+    budget_for(&cluster, "dbo-now", selector).await;
+    let voice = draining(&cluster, node, "").await;
+    takes_out(&voice, node).await;
+    until_blocked(
+        &voice,
+        &["dbo-now/goes terminating", "dbo-now/stays budget"],
+    )
+    .await;
+    assert_untouched(&cluster, "dbo-now", "stays").await;
+    let going = pods(&cluster, "dbo-now").get("goes").await.unwrap();
+    let said = going.status.unwrap().conditions.unwrap_or_default();
+    let why = said.iter().find(|c| c.type_ == "DisruptionTarget");
+    let why = why.and_then(|condition| condition.reason.as_deref());
+    assert_eq!(why, Some("EvictionByEvictionAPI"), "{said:?}");
+    without_finalizer(&cluster, "dbo-now", "goes").await;
+    until_gone(&cluster, "dbo-now", "goes").await;
 }

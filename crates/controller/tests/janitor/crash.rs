@@ -11,7 +11,6 @@ use crate::process::Program;
 async fn killed_at(node: &'static str, point: &str) -> ((String, String), usize) {
     let cluster = Cluster::with_nodes(&[node]).await;
     install(&cluster).await;
-    // A Lease of its own, so that no other test's is waited for.
     let namespace = format!("warden-{node}");
     cluster.testbed.ensure_namespace(&namespace).await.unwrap();
     let provider = SimProvider::start(ProviderOptions::new(cluster.testbed.admin()));

@@ -1,6 +1,6 @@
 //! Fewer places than objects.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -14,7 +14,11 @@ const PLACES: usize = 2;
 /// As many of those that wait longest are woken for a free place as there are places, and eight more
 /// (`janitor::places`).
 const WOKEN: usize = PLACES + 8;
-/// The places are looked at again every 15 s: this only ends a failed test.
+/// Objects that wait for a place and can begin, younger than all that can't.
+const NEXT: usize = 4;
+/// Found by the looks at the places alone, which are 15 s apart, the last of them would begin after this.
+const BY_LOOKS: Duration = Duration::from_secs(15 * (NEXT as u64 - 1));
+/// This only ends a failed test.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 impl Rig<'_> {
@@ -55,7 +59,8 @@ async fn pause(cluster: &Cluster, nodes: &[&str], value: serde_json::Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_more_than_a_free_place_wakes_two_run_at_a_time_and_all_come_to_their_end() {
-    let names: Vec<String> = (0..WOKEN + 4).map(|n| format!("j-place-{n:02}")).collect();
+    let all = WOKEN + 1 + PLACES + NEXT;
+    let names: Vec<String> = (0..all).map(|n| format!("j-place-{n:02}")).collect();
     let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
     let cluster = Cluster::with_nodes(&nodes).await;
     let (kept, free) = nodes.split_at(WOKEN + 1);
@@ -81,15 +86,21 @@ async fn of_more_than_a_free_place_wakes_two_run_at_a_time_and_all_come_to_their
     rig.until_sent(&nodes, PLACES).await;
     let has_place = |node: &&str| rig.provider.signals(node) == 1;
     let (runs, waits): (Vec<&str>, Vec<&str>) = free.iter().partition(|node| has_place(node));
-    assert_eq!((runs.len(), waits.len()), (PLACES, 1), "{runs:?} {waits:?}");
+    assert_eq!((runs.len(), waits.len()), (PLACES, NEXT), "{runs:?} {waits:?}");
 
-    // Of those that wait longest none can begin: the youngest is found all the same.
+    // Of those that wait longest none can begin: each place that is free goes to one of the youngest at
+    // once.
     rig.provider.behave(Behaviour::default());
     cluster.testbed.reboot(runs[0], "late").await.unwrap();
     rig.until_ended(runs[0]).await;
-    rig.until_sent(&waits, 1).await;
-    rig.until_ended(waits[0]).await;
-    assert_eq!(rig.signals(&nodes), PLACES + 1, "{runs:?} {waits:?}");
+    let is_free = Instant::now();
+    rig.until_sent(&waits, NEXT).await;
+    let took = is_free.elapsed();
+    assert!(took < BY_LOOKS, "{took:?}");
+    for node in &waits {
+        rig.until_ended(node).await;
+    }
+    assert_eq!(rig.signals(&nodes), PLACES + NEXT, "{runs:?} {waits:?}");
     cluster.testbed.reboot(runs[1], "late").await.unwrap();
     rig.until_ended(runs[1]).await;
 

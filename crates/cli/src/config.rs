@@ -117,6 +117,8 @@ struct Printed {
     /// What is odd, and keeps nothing from starting.
     #[serde(default)]
     warning: Vec<Fault>,
+    /// What the controller does on its own with this file, where nothing is wrong.
+    acts: Option<String>,
     /// The controller's, where nothing is wrong.
     node_cache: Option<node_cache::NodeCache>,
     /// The controller's, where the file is one of the reference.
@@ -258,6 +260,9 @@ pub fn run(args: &Args, options: &Options) -> Result<Exit, ConfigError> {
                 });
                 if let Some(cost) = &told.node_cache {
                     result["node_cache"] = serde_json::json!(cost);
+                }
+                if let Some(acts) = &told.acts {
+                    result["acts"] = serde_json::json!(acts);
                 }
                 json_line(&mut out, &result.to_string())
             }
@@ -436,8 +441,11 @@ fn print(
     for warning in &told.warning {
         print_one(out, warning, "better")?;
     }
-    match &told.node_cache {
-        Some(cost) => cost.print(out),
+    if let Some(cost) = &told.node_cache {
+        cost.print(out)?;
+    }
+    match &told.acts {
+        Some(acts) => writeln!(out, "  {BOLD}what acts:{BOLD:#} {}", harmless(acts)),
         None => Ok(()),
     }
 }

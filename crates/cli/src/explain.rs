@@ -14,6 +14,7 @@ use crate::output::{self, Exit, Format, Options, json_line, unless_gone};
 use crate::words::Clock;
 
 mod blocks;
+mod boots;
 mod can_do;
 mod drain;
 mod faults;

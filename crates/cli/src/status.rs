@@ -27,7 +27,10 @@ usage, or no answer.";
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// For scripts: exit with 1 if the controller is not ready, a node is out, withheld or in need of a person, a
-    /// breaker is tripped, another fault-quarantine runs, an agent is silent or can't be taken at its word, or a pool has a fault. Without it the exit code is 0 then too.
+    /// node is in service with a fatal fault open, whoever or whatever keeps Warden from acting on it (a pause,
+    /// an opt-out, a person who gave it back, a dry run, no rule set), a breaker is tripped, another
+    /// fault-quarantine runs, the rule sets of the configuration file do not run, an agent is silent or
+    /// can't be taken at its word, or a pool has a fault. Without it the exit code is 0 then too.
     #[arg(long)]
     check: bool,
 }
@@ -68,9 +71,11 @@ fn is_well(status: &Status) -> bool {
         && status.out == 0
         && status.withheld == 0
         && status.need_person == 0
+        && status.fatal_in_service == 0
         && status.agents_silent == 0
         && status.agents_conflicting == 0
         && status.agents_other_machine == 0
+        && status.agents_other_boot == 0
         && status.other_quarantine.is_none()
         && status.pool_faults.is_empty()
         && status.config.problem.is_none()
@@ -185,6 +190,14 @@ fn head(out: &mut impl Write, status: &Status, clock: &Clock) -> io::Result<()> 
         "  faults  {} open, {} only observed",
         status.open_faults, status.observed_faults
     )?;
+    if status.fatal_in_service > 0 {
+        writeln!(
+            out,
+            "  {RED}{} in service with a fatal fault open{RED:#}: something keeps Warden from acting, as STATE \
+             below says",
+            counted(status.fatal_in_service as u64, "node")
+        )?;
+    }
     left_over(out, status)?;
     let silent = marked(status.agents_silent, RED);
     writeln!(
@@ -244,6 +257,11 @@ fn doubts(out: &mut impl Write, status: &Status) -> io::Result<()> {
             status.agents_other_machine,
             "whose agent runs on another machine than the node object names",
             "what it tells has no effect",
+        ),
+        (
+            status.agents_other_boot,
+            "whose agent reports another boot than the node object shows",
+            "it may be neither repaired nor given back",
         ),
     ];
     for (count, what, why) in told.into_iter().filter(|(count, ..)| *count > 0) {
@@ -311,7 +329,38 @@ fn is_odd(node: &NodeLine) -> bool {
 
 /// Whether a node's agent does not do what it should.
 fn is_wrong(agent: &str) -> bool {
-    matches!(agent, "silent" | "conflict" | "other machine")
+    matches!(
+        agent,
+        "silent" | "conflict" | "other machine" | "other boot"
+    )
+}
+
+/// What keeps Warden from acting on a node with a fatal fault: `, fatal fault, paused`.
+fn kept(node: &NodeLine) -> String {
+    if node.fatal_faults == 0 || (node.state.is_some() && node.kept_by.is_empty()) {
+        return String::new();
+    }
+    let words = node.kept_by.iter().map(|by| {
+        let (kind, what) = by.split_once(' ').unwrap_or((by, ""));
+        match kind {
+            "opted_out" => "opted out".to_owned(),
+            "control_plane" => "control plane".to_owned(),
+            "held" => "given back by a person".to_owned(),
+            "given_back" => "given back before the store was lost".to_owned(),
+            "dry_run" => "dry run".to_owned(),
+            "off" => "quarantine off".to_owned(),
+            "other_quarantine" => "another fault-quarantine".to_owned(),
+            "external_owner" => format!("repaired by others ({what})"),
+            _ => by.clone(),
+        }
+    });
+    let words: Vec<String> = words.collect();
+    let why = if words.is_empty() {
+        "no rule set acts".to_owned()
+    } else {
+        words.join(", ")
+    };
+    format!(", fatal fault: {why}")
 }
 
 fn cells(node: &NodeLine) -> Vec<Cell> {
@@ -321,6 +370,7 @@ fn cells(node: &NodeLine) -> Vec<Cell> {
         Some(_) if node.needs_person => RED,
         Some("Quarantined" | "Applying") => RED,
         Some(_) => YELLOW,
+        None if node.fatal_faults > 0 => YELLOW,
         None => DIM,
     };
     let state = match state {
@@ -328,6 +378,7 @@ fn cells(node: &NodeLine) -> Vec<Cell> {
         Some(state) => format!("{state}{}", stages::of_line(node)),
         None => "in service".to_owned(),
     };
+    let state = format!("{state}{}", kept(node));
     let unless = |well: bool, style: Style| if well { PLAIN } else { style };
     vec![
         Cell::new(&node.name, BOLD),

@@ -28,6 +28,7 @@ fn drain(state: &str, detail: &str) -> api::Drain {
         immediate_deadline: None,
         delete_at: None,
         completion_deadline: None,
+        at_deadline: "fail".into(),
         blockers: Vec::new(),
         passed_over: Vec::new(),
     }
@@ -599,4 +600,122 @@ fn status_counts_nodes_that_drain_are_repaired_or_need_a_person() {
     ]);
     let ran = ask(&server, &["status"]);
     insta::assert_snapshot!("status_of_the_whole_loop", ran.out);
+}
+
+/// What is said of the deadline of a drain, the line alone.
+fn of_deadline(drain: api::Drain) -> String {
+    let said = told(&node(Some(drain), None), taken_out(), &repairs());
+    let mut lines = said
+        .lines()
+        .filter(|line| line.contains("drain.at_deadline"));
+    let line = lines.next().unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(lines.next(), None, "{said}");
+    line.trim().to_owned()
+}
+
+#[test]
+fn a_drain_names_what_is_configured_for_its_deadline_and_what_happens_then() {
+    let evicted = |at_deadline: &str, seconds: i64| api::Drain {
+        at_deadline: at_deadline.into(),
+        immediate_deadline: Some(ago(-seconds)),
+        ..draining(vec![blocker("train/ps-0", "budget", "needs 2", None)])
+    };
+    let completes = |at_deadline: &str| api::Drain {
+        completion_deadline: Some(ago(-600)),
+        immediate_deadline: None,
+        at_deadline: at_deadline.into(),
+        ..draining(vec![blocker("train/ps-0", "completion", "", Some(600))])
+    };
+    let fails = "the drain fails, and a person is needed (drain.at_deadline is fail).";
+    let deleted = "is deleted, without grace and past its disruption budgets (drain.at_deadline is delete); \
+                   what is still there drain.stuck_timeout later fails the drain.";
+    for (drain, begins, ends) in [
+        (
+            evicted("fail", 600),
+            "Evicted pods have to be gone by 2026-09-12 03:30:30 CEST (in 10 min): what is left then is not \
+             asked any more,",
+            fails,
+        ),
+        (
+            evicted("delete", 600),
+            "Evicted pods have to be gone by 2026-09-12 03:30:30 CEST (in 10 min): what is left then",
+            deleted,
+        ),
+        (
+            evicted("fail", -5),
+            "Evicted pods have to be gone by 2026-09-12 03:20:25 CEST (5 s ago), which is over: what is left",
+            "the drain is about to fail, and a person is needed (drain.at_deadline is fail).",
+        ),
+        (
+            evicted("delete", -5),
+            "Evicted pods have to be gone by 2026-09-12 03:20:25 CEST (5 s ago), which is over: what is left \
+             is deleted now,",
+            "what is still there drain.stuck_timeout later fails the drain.",
+        ),
+        (
+            completes("fail"),
+            "Pods of AllowCompletion have to be at their end by",
+            fails,
+        ),
+        (
+            completes("delete"),
+            "Pods of AllowCompletion have to be at their end by",
+            deleted,
+        ),
+        // An older controller does not tell.
+        (
+            evicted("", 600),
+            "Evicted pods have to be gone by",
+            "or they are deleted (drain.at_deadline).",
+        ),
+    ] {
+        let line = of_deadline(drain);
+        assert!(line.starts_with(begins), "{line}");
+        assert!(line.ends_with(ends), "{line}");
+    }
+}
+
+fn in_two_boots(late: bool, repair_kept: bool, repair: Option<api::Repair>) -> api::Node {
+    let mut node = node(Some(drain("Drained", "")), repair);
+    node.agent.boot_id = "boot-agent".into();
+    node.boots_differ = Some(api::BootsDiffer {
+        agent: "boot-agent".into(),
+        agent_since: Some(ago(3_600)),
+        node: "boot-1".into(),
+        node_since: Some(ago(1_200)),
+        repair_kept,
+        late,
+    });
+    node
+}
+
+#[test]
+fn an_agent_in_another_boot_than_its_node_is_told_with_what_that_keeps_away_and_what_to_do() {
+    let late = in_two_boots(true, true, None);
+    check("other_boot_late", &late);
+    let said = told(&late, taken_out(), &repairs());
+    for part in [
+        "node gpu-17 is out of service, and a person is needed",
+        "reports boot boot-agent, and the node object shows boot boot-1 (status.nodeInfo.bootID). That is so \
+         since 2026-09-12 03:00:30 CEST (20 min ago).",
+        "No repair is ordered meanwhile, and the node is not given back",
+        "restart the kubelet, which writes it",
+        "kubectl get node gpu-17 -o jsonpath='{.status.nodeInfo.bootID}'",
+    ] {
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+    // Right after a reboot it is nobody's work, and said all the same.
+    let early = told(&in_two_boots(false, true, None), taken_out(), &repairs());
+    assert!(early.contains("Right after a reboot that is so"), "{early}");
+    assert!(!early.contains("person is needed"), "{early}");
+    // What keeps no repair away is not said to.
+    let planned = Some(repair("Planned", "reboot", ""));
+    for node in [
+        in_two_boots(true, false, None),
+        in_two_boots(true, true, planned),
+    ] {
+        let said = told(&node, taken_out(), &repairs());
+        assert!(!said.contains("No repair is ordered meanwhile"), "{said}");
+        assert!(said.contains("The node is not given back before"), "{said}");
+    }
 }

@@ -199,3 +199,63 @@ fn it_says_when_it_last_looked_for_another_fault_quarantine() {
     let want = "no other fault-quarantine runs in this cluster (looked 12 s ago)";
     assert!(ran.out.contains(want), "{}", ran.out);
 }
+
+/// A node that only a person's word keeps in service is what the person on call must not overlook.
+#[test]
+fn a_fatal_fault_on_a_node_in_service_is_out_of_order_whatever_keeps_it_there() {
+    let in_service = |name: &str, kept_by: &[&str]| api::NodeLine {
+        open_faults: 1,
+        fatal_faults: 1,
+        kept_by: kept_by.iter().map(|by| (*by).to_owned()).collect(),
+        ..node_line(name, None)
+    };
+    let observed = api::NodeLine {
+        state: Some("Observed".into()),
+        ..in_service("gpu-9", &["dry_run"])
+    };
+    let nodes = [
+        in_service("gpu-1", &["paused"]),
+        in_service("gpu-2", &["opted_out", "control_plane"]),
+        in_service("gpu-3", &["held"]),
+        in_service("gpu-4", &["external_owner maintenance=yes"]),
+        in_service("gpu-5", &[]),
+        observed,
+    ];
+    let status = api::Status {
+        fatal_in_service: nodes.len(),
+        ..kit::status()
+    };
+    let server = server(&status, &[pool()], &nodes);
+    let ran = ask(&server, &["status", "--check"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.out);
+    for told in [
+        "6 nodes in service with a fatal fault open",
+        "in service, fatal fault: paused ",
+        "in service, fatal fault: opted out, control plane ",
+        "in service, fatal fault: given back by a person ",
+        "in service, fatal fault: repaired by others (maintenance=yes) ",
+        "in service, fatal fault: no rule set acts ",
+        "Observed, fatal fault: dry run ",
+    ] {
+        assert!(ran.out.contains(told), "{told:?} is not in {}", ran.out);
+    }
+    assert_eq!(ask(&server, &["status"]).code, Some(0));
+}
+
+#[test]
+fn an_agent_in_another_boot_than_its_node_stands_out_and_is_not_well() {
+    let status = api::Status {
+        agents_other_boot: 1,
+        ..kit::status()
+    };
+    let line = api::NodeLine {
+        agent: "other boot".into(),
+        ..node_line("gpu-17", None)
+    };
+    let ran = ask(&server(&status, &[pool()], &[line]), &["status", "--check"]);
+    assert_eq!(ran.code, Some(1));
+    let want =
+        "1 node whose agent reports another boot than the node object shows: it may be neither";
+    assert!(ran.out.contains(want), "{}", ran.out);
+    assert!(ran.out.contains("gpu-17"), "{}", ran.out);
+}

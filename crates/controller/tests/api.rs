@@ -9,7 +9,9 @@ use rcgen::{KeyPair, SigningKey as _};
 use serde_json::{Value, json};
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::api::{Patch, PatchParams};
 use testbed::wait_for;
+use wire::warden::v1::DetectorState;
 
 use crate::harness::{Cluster, SOON};
 use crate::process::{Program, Sender, numbered};
@@ -269,6 +271,89 @@ async fn what_a_lost_store_and_another_program_left_is_shown() {
         assert!(begun.elapsed() < crate::harness::SOON);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// An agent that reads another boot id than the kubelet: its node is neither repaired nor given back.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_in_another_boot_than_its_node_object_is_told_with_what_that_keeps_away() {
+    let cluster = Cluster::with_nodes(&["boots-1"]).await;
+    let extra = "[quarantine]\nsettle_timeout = \"10s\"\n";
+    let voice = Voice::observing(&cluster, "boots-1", extra).await;
+    let shown = cluster.get("boots-1").await.status.unwrap();
+    let of_node = shown.node_info.unwrap().boot_id;
+    let mut same = voice.report(DetectorState::DetectorSettled, 0, &[]);
+    same.boot_id.clone_from(&of_node);
+    voice.say(same, &[]).await;
+    let node = voice.shown().await;
+    assert_eq!(node["boots_differ"], Value::Null, "{node}");
+
+    let other = voice.report(DetectorState::DetectorSettled, 0, &[]);
+    let agents = other.boot_id.clone();
+    voice.say(other.clone(), &[]).await;
+    let differ = voice.shown().await["boots_differ"].clone();
+    assert_eq!(
+        (&differ["agent"], &differ["node"]),
+        (&json!(agents), &json!(of_node)),
+        "{differ}"
+    );
+    assert!(differ["agent_since"].is_string(), "{differ}");
+    assert!(differ["node_since"].is_string(), "{differ}");
+    // The agent's is the newer one to Warden, which has seen both.
+    assert_eq!(differ["repair_kept"], false, "{differ}");
+
+    // A boot of the node that no agent ever told of is taken for the newest.
+    let status = json!({"status": {"nodeInfo": {"bootID": "newest"}}});
+    cluster
+        .nodes
+        .patch_status("boots-1", &PatchParams::default(), &Patch::Merge(status))
+        .await
+        .unwrap();
+    voice
+        .until("the repair to be kept away", |node| {
+            node["boots_differ"]["node"] == "newest" && node["boots_differ"]["repair_kept"] == true
+        })
+        .await;
+    // After `quarantine.settle_timeout` it is out of order, for programs too.
+    voice
+        .until("it to be late", |node| node["boots_differ"]["late"] == true)
+        .await;
+    let status = voice.get("/api/v1/status").await;
+    assert_eq!(status["agents_other_boot"], 1, "{status}");
+    let lines = voice.get("/api/v1/nodes").await;
+    assert_eq!(lines[0]["agent"], "other boot", "{lines}");
+}
+
+/// A fatal fault that something keeps Warden from acting on is counted, with what does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fatal_fault_of_a_node_in_service_is_counted_with_what_keeps_it_there() {
+    let cluster = Cluster::with_nodes(&["kept-1", "kept-2"]).await;
+    let pause = json!({"metadata": {"annotations": {"warden.dev/pause": "true"}}});
+    cluster.merge("kept-1", pause).await;
+    let voice = Voice::cordoning(&cluster, "kept-1", "").await;
+    voice
+        .until("the pause to be seen", |node| {
+            node["object"]["blocked_by"] == json!(["paused"])
+        })
+        .await;
+    for node in ["kept-1", "kept-2"] {
+        let mut event = numbered(node, 1);
+        event.check_name = "Test".into();
+        let (order, value) = ("warden.dev/order", format!("boot-{node}-0/01SPOOL/1"));
+        event.metadata.insert(order.into(), value);
+        voice.sender.send(vec![event]).await.unwrap();
+    }
+    let lines = wait_for("the other node to be out", SOON, || async {
+        let lines = voice.get("/api/v1/nodes").await;
+        Ok((lines[1]["state"] == "Quarantined").then_some(lines))
+    })
+    .await
+    .unwrap();
+    let of = |line: &Value| (line["fatal_faults"].clone(), line["kept_by"].clone());
+    assert_eq!(of(&lines[0]), (json!(1), json!(["paused"])), "{lines}");
+    // What is out is kept by nothing.
+    assert_eq!(of(&lines[1]), (json!(1), json!([])), "{lines}");
+    let status = voice.get("/api/v1/status").await;
+    assert_eq!(status["fatal_in_service"], 1, "{status}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -74,6 +74,14 @@ pub struct Status {
     /// Nodes whose agent runs on another machine than the node object names.
     #[serde(default)]
     pub agents_other_machine: usize,
+    /// Nodes whose agent reports another boot than the node object shows, for longer than a reboot explains
+    /// (see [`BootsDiffer::late`]).
+    #[serde(default)]
+    pub agents_other_boot: usize,
+    /// Nodes in service, neither out nor withheld, of which a fatal fault is open (see
+    /// [`NodeLine::kept_by`]).
+    #[serde(default)]
+    pub fatal_in_service: usize,
     /// Open faults of pools and of the cluster: no node is acted on for them.
     #[serde(default)]
     pub pool_faults: Vec<PoolFault>,
@@ -168,9 +176,18 @@ pub struct NodeLine {
     pub open_faults: usize,
     /// State of the open incident; none = no incident.
     pub state: Option<String>,
-    /// `settled`, `starting`, `silent` or `none`; `conflict` where several report as this node, and
-    /// `other machine` where it runs on another one than the node object names.
+    /// `settled`, `starting`, `silent` or `none`; `conflict` where several report as this node,
+    /// `other machine` where it runs on another one than the node object names, and `other boot` where it
+    /// reports another one for longer than a reboot explains.
     pub agent: String,
+    /// Those of the open faults that are fatal.
+    #[serde(default)]
+    pub fatal_faults: usize,
+    /// Of a node that is in service with a fatal fault open: what keeps Warden from acting, as
+    /// [`NodeObject::blocked_by`] has it, `held` (a person gave it back while the fault was open) and
+    /// `dry_run` or `off` (of quarantine); nothing = no rule set acts on the fault.
+    #[serde(default)]
+    pub kept_by: Vec<String>,
     /// Somebody took Warden's marks off, and the incident is still open: the node is not out.
     #[serde(default)]
     pub given_back: bool,
@@ -209,6 +226,35 @@ pub struct Node {
     /// Reboots of the node or its machine that may still come, whoever ordered them.
     #[serde(default)]
     pub reboots: Vec<PendingReboot>,
+    /// The agent reports another boot than the node object shows; none = the same, or one is not known.
+    #[serde(default)]
+    pub boots_differ: Option<BootsDiffer>,
+}
+
+/// An agent in another boot than its node object shows. After a reboot it is so until both have told of the
+/// new one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BootsDiffer {
+    /// Boot of the agent's last report.
+    pub agent: String,
+    /// Since when the agent's process is known, which runs in that boot; none = not known.
+    pub agent_since: Option<Timestamp>,
+    /// Boot of the node object's status (`status.nodeInfo.bootID`).
+    pub node: String,
+    /// Since when the node is Ready, or is not; none = not known.
+    pub node_since: Option<Timestamp>,
+    /// Warden takes the agent's boot for an earlier one: what was said in it is covered by the boot that
+    /// the node shows, and no repair is ordered for it.
+    pub repair_kept: bool,
+    /// It is so for longer than `quarantine.settle_timeout`, which no reboot explains.
+    pub late: bool,
+}
+
+impl BootsDiffer {
+    /// Since when both boots are told, as far as that is known.
+    pub fn since(&self) -> Option<Timestamp> {
+        self.agent_since.max(self.node_since)
+    }
 }
 
 /// A reboot that may still come.
@@ -457,6 +503,10 @@ pub struct Drain {
     /// Pods of `AllowCompletion` have finished by then, while it drains; none = they may run for ever.
     #[serde(default)]
     pub completion_deadline: Option<Timestamp>,
+    /// What happens to pods that are left at a deadline: `fail` or `delete` (`drain.at_deadline`); empty =
+    /// the controller does not tell.
+    #[serde(default)]
+    pub at_deadline: String,
     /// Pods that it waits for, as last seen.
     #[serde(default)]
     pub blockers: Vec<Blocker>,

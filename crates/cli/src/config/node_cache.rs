@@ -5,6 +5,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use crate::output::{BOLD, harmless};
+use crate::words;
 
 /// See [`NodeCache::print`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,23 +23,31 @@ pub(super) struct NodeCache {
 impl NodeCache {
     /// For people.
     pub(super) fn print(&self, out: &mut impl io::Write) -> io::Result<()> {
-        let bytes = self.bytes_per_node;
+        let (one, thousand) = (
+            self.bytes_per_node,
+            self.bytes_per_node.saturating_mul(1_000),
+        );
         writeln!(
             out,
-            "  each node takes about {BOLD}{bytes} bytes{BOLD:#} of memory (a typical one: {})",
-            harmless(&self.typical_node)
+            "  memory: {BOLD}{}{BOLD:#} of the controller for each node of the cluster, {} at 1,000 nodes",
+            words::bytes(one),
+            words::bytes(thousand)
         )?;
-        let fields = if self.fields.is_empty() {
-            "none".to_owned()
-        } else {
-            self.fields.join(", ")
+        let kept = |what: &str, kept: &str| match kept.strip_suffix(" by name") {
+            Some(count) => format!("{count} {what} by their names"),
+            None => format!("{kept} {what}"),
         };
-        writeln!(
-            out,
-            "    kept of it: labels {}, annotations {}, other fields that rules read: {}",
-            harmless(&self.labels),
-            harmless(&self.annotations),
-            harmless(&fields)
-        )
+        let fields = if self.fields.is_empty() {
+            String::new()
+        } else {
+            format!(", and for the rules {}", self.fields.join(", "))
+        };
+        let text = format!(
+            "counted for a node with {}; it keeps of that what rule sets and modules read: {}, {}{fields}",
+            self.typical_node,
+            kept("labels", &self.labels),
+            kept("annotations", &self.annotations)
+        );
+        writeln!(out, "    {}", harmless(&text))
     }
 }

@@ -6,7 +6,7 @@ use wire::api::Incident;
 use super::faults::{self, Role, role};
 use super::marks::{self, Marks};
 use super::next::{self, is_out};
-use super::{FAULTS, Facts, drain, repair};
+use super::{FAULTS, Facts, boots, drain, repair};
 use crate::words;
 
 /// Faults whose `warden close` is spelled out; the others' ids stand above.
@@ -62,6 +62,7 @@ pub(super) fn commands(facts: &Facts) -> Vec<Command> {
             list.extend(repair::commands(facts, incident));
         }
         list.extend(repairs(facts));
+        list.extend(boots::commands(facts));
         list.extend(in_or_out(facts, open));
         list.extend(marks(facts));
     }

@@ -1,6 +1,7 @@
 //! The drain of the node: what goes on, which pods it waits for and until when, and what a person can
 //! do about them.
 
+use jiff::Timestamp;
 use wire::api::{Blocker, Drain, Incident};
 
 use super::Facts;
@@ -107,28 +108,68 @@ fn draining(drain: &Drain, clock: &Clock) -> Vec<Line> {
         "Draining since {since}; it waits for {count}:"
     ))];
     lines.extend(pods(drain, clock));
-    let has = |kind: &str| drain.blockers.iter().any(|b| b.why == kind);
-    if has("budget") || has("failed") || has("asked") || has("came") {
-        lines.extend(drain.immediate_deadline.map(|at| {
-            Line::Comes(format!(
-                "  Evicted pods have to be gone by {}: else the drain fails and a person is needed, or \
-                 they are deleted (drain.at_deadline).",
-                clock.local(at)
-            ))
-        }));
-    }
+    let has = |kinds: &[&str]| drain.blockers.iter().any(|b| kinds.contains(&&*b.why));
+    let evicted = has(&["budget", "failed", "asked", "came", "terminating"]);
+    let deadlines = [
+        (
+            "Evicted pods have to be gone",
+            drain.immediate_deadline.filter(|_| evicted),
+        ),
+        (
+            "Pods of AllowCompletion have to be at their end",
+            drain.completion_deadline.filter(|_| has(&["completion"])),
+        ),
+    ];
+    let told = deadlines.into_iter();
+    lines.extend(told.filter_map(|(what, at)| Some(at_deadline(drain, what, at?, clock))));
     with_passed_over(lines, drain)
+}
+
+/// By when pods have to be gone, and what becomes of those that are left then.
+fn at_deadline(drain: &Drain, what: &str, at: Timestamp, clock: &Clock) -> Line {
+    let is_ahead = clock.is_ahead(at);
+    let then = match (drain.at_deadline.as_str(), is_ahead) {
+        ("fail", true) => {
+            "what is left then is not asked any more, the drain fails, and a person is needed \
+             (drain.at_deadline is fail)"
+        }
+        ("fail", false) => {
+            "what is left is not asked any more, the drain is about to fail, and a person is needed \
+             (drain.at_deadline is fail)"
+        }
+        ("delete", true) => {
+            "what is left then is deleted, without grace and past its disruption budgets \
+             (drain.at_deadline is delete); what is still there drain.stuck_timeout later fails the drain"
+        }
+        ("delete", false) => {
+            "what is left is deleted now, without grace and past its disruption budgets \
+             (drain.at_deadline is delete); what is still there drain.stuck_timeout later fails the drain"
+        }
+        _ => "else the drain fails and a person is needed, or they are deleted (drain.at_deadline)",
+    };
+    if is_ahead {
+        Line::Comes(format!("  {what} by {}: {then}.", clock.until(at)))
+    } else {
+        Line::Blocks(format!(
+            "  {what} by {}, which is over: {then}.",
+            clock.since(at)
+        ))
+    }
 }
 
 fn failed(drain: &Drain, clock: &Clock) -> Vec<Line> {
     let why = match drain.detail.as_str() {
         "immediate" => "pods that were to go at once are still there at their deadline",
-        "deleted" => "pods that were deleted are still there",
+        "deleted" => "pods that were deleted are still there, drain.stuck_timeout after they were",
         "completion" => "pods that were to finish by themselves have not at their deadline",
         other => other,
     };
+    let configured = match (drain.detail.as_str(), drain.at_deadline.as_str()) {
+        ("immediate" | "completion", "fail") => " (drain.at_deadline is fail)",
+        _ => "",
+    };
     let mut lines = vec![Line::Person(format!(
-        "A person is needed: the drain failed {}: {why}, and are not asked to go any more; the others are, \
+        "A person is needed: the drain failed {}: {why}{configured}, and are not asked to go any more; the others are, \
          until their own time. Once these are gone the node counts as drained, and it goes on by itself:",
         clock.since(drain.since)
     ))];

@@ -6,7 +6,7 @@ use wire::api::{Fault, Incident, PendingReboot};
 
 use super::faults::{self, Role, role};
 use super::marks::{self, Marks};
-use super::{FAULTS, Facts, blocks, can_do, drain, held, repair};
+use super::{FAULTS, Facts, blocks, boots, can_do, drain, held, repair};
 use crate::output::{PLAIN, RED, Style, YELLOW, counted};
 use crate::timeline;
 use crate::words::{self, Clock};
@@ -67,6 +67,7 @@ pub(super) fn steps(facts: &Facts, clock: &Clock) -> Vec<Line> {
         None => without_incident(facts),
     };
     lines.extend(pending_reboots(facts, clock));
+    lines.extend(boots::lines(facts, clock));
     lines.extend(unconfirmed(facts));
     lines.extend(held::lines(facts, clock));
     lines.extend(blocks::lines(facts));

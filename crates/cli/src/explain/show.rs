@@ -6,7 +6,7 @@ use wire::api::{Fault, Incident, Node, Step};
 
 use super::can_do::is_cordoned_by_others;
 use super::marks::{self, Marks};
-use super::{FAULTS, Facts, can_do, faults, next};
+use super::{FAULTS, Facts, boots, can_do, faults, next};
 use crate::output::{BOLD, DIM, GREEN, RED, Style, YELLOW, counted, harmless};
 use crate::stages;
 use crate::timeline;
@@ -154,6 +154,9 @@ fn with_incident(facts: &Facts, incident: &Incident) -> String {
         ("Releasing", Marks::None) => "is in service again; the incident is about to end",
         ("Releasing", Marks::All | Marks::Part) if idle => {
             "is out of service: the write that was to give it back is not begun again"
+        }
+        ("Quarantined", Marks::All) if boots::is_late(facts) => {
+            "is out of service, and a person is needed"
         }
         ("Quarantined", Marks::All) => {
             let text = stages::headline(incident);

@@ -44,6 +44,8 @@ pub(crate) fn status() -> api::Status {
         agents_missing: 0,
         agents_conflicting: 0,
         agents_other_machine: 0,
+        agents_other_boot: 0,
+        fatal_in_service: 0,
         pool_faults: Vec::new(),
         config: api::ConfigState::default(),
         store: api::Store {
@@ -67,6 +69,8 @@ pub(crate) fn node_line(name: &str, state: Option<&str>) -> api::NodeLine {
         state: state.map(str::to_owned),
         given_back: false,
         agent: "settled".into(),
+        fatal_faults: usize::from(state.is_some()),
+        kept_by: Vec::new(),
         drain: None,
         repair: None,
         needs_person: false,
@@ -133,6 +137,7 @@ pub(crate) fn node() -> api::Node {
         holds: Vec::new(),
         closed: Vec::new(),
         reboots: Vec::new(),
+        boots_differ: None,
     }
 }
 

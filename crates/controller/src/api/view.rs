@@ -1,10 +1,12 @@
 //! From what is stored and cached to what the API shows.
 
+mod boots;
 mod faults;
 mod incidents;
+mod lines;
 mod stages;
 
-use std::collections::HashMap;
+use std::sync::Arc;
 
 use event_store::{IncidentFilter, ReadError, Stats, StoredEvent, StoredTransition};
 use health_event::checks::{AGENT_CONFLICT, AGENT_MACHINE};
@@ -21,10 +23,12 @@ use crate::nodes::{ConditionStatus, NodeFacts, NodeTaint};
 use crate::quarantine;
 use crate::reports::{AgentState, Standing};
 use faults::{Place, closed_fault, fault, is_doubt, is_restored, origin};
-use incidents::{is_given_back, is_out, is_withheld};
+use incidents::{is_out, is_withheld};
 
 pub(super) use faults::fault_id;
 pub(super) use incidents::incident;
+pub(super) use lines::node_lines;
+use lines::{by_node, fatal_by_node, is_in_service};
 
 /// Incidents of a node that are shown.
 const SHOWN_INCIDENTS: usize = 20;
@@ -35,19 +39,28 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
     let stats = context.store.stats()?;
     let (ready, parts) = context.readiness.report();
     let nodes = context.nodes.all();
-    let (mut silent, mut missing) = (0, 0);
+    let (mut silent, mut missing, mut other_boot) = (0, 0, 0);
     for node in &nodes {
-        match agent_word(context, &node.name, Some(node), now)?.1 {
+        let (agent, word) = agent_word(context, &node.name, Some(node), now)?;
+        match word {
             "silent" => silent += 1,
             "none" => missing += 1,
             _ => {}
         }
+        let differ = boots::differ(context, node, &agent, now);
+        other_boot += usize::from(differ.is_some_and(|differ| differ.late));
     }
     let faults = context.store.open_faults_all()?;
     let doubtful = |check| faults.iter().filter(|f| is_doubt(&f.id, check)).count();
     let open = context.store.open_incidents()?;
     let out = open.iter().filter(|i| is_out(context, i)).count();
     let withheld = open.iter().filter(|i| is_withheld(&i.quarantine)).count();
+    let fatal = fatal_by_node(&faults);
+    let incidents = by_node(&open);
+    let in_service = |node: &&Arc<NodeFacts>| {
+        let incident = incidents.get(&node.name).copied();
+        fatal.contains_key(&node.name) && is_in_service(context, incident)
+    };
     let config = &context.config;
     Ok(types::Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -81,6 +94,8 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
         agents_missing: missing,
         agents_conflicting: doubtful(AGENT_CONFLICT),
         agents_other_machine: doubtful(AGENT_MACHINE),
+        agents_other_boot: other_boot,
+        fatal_in_service: nodes.iter().filter(in_service).count(),
         pool_faults: pool_faults(context)?,
         config: config_state(context),
         store: types::Store {
@@ -160,53 +175,6 @@ fn pool_faults(context: &Context) -> Result<Vec<types::PoolFault>, ReadError> {
     Ok(shown.collect())
 }
 
-pub(super) fn node_lines(
-    context: &Context,
-    now: Timestamp,
-) -> Result<Vec<types::NodeLine>, ReadError> {
-    let mut faults: HashMap<NodeName, usize> = HashMap::new();
-    let mut doubts: HashMap<NodeName, &str> = HashMap::new();
-    for fault in context.store.open_faults_all()? {
-        let doubt = [
-            (AGENT_CONFLICT, "conflict"),
-            (AGENT_MACHINE, "other machine"),
-        ];
-        let doubt = doubt.iter().find(|(check, _)| is_doubt(&fault.id, check));
-        if let health_event::Subject::Node(node) = fault.id.scope.subject {
-            if let Some((_, word)) = doubt {
-                doubts.insert(node.clone(), word);
-            }
-            *faults.entry(node).or_default() += 1;
-        }
-    }
-    let open = context.store.open_incidents()?;
-    let incidents: HashMap<&NodeName, &incident::Incident> =
-        open.iter().map(|i| (&i.node, i)).collect();
-    let mut lines = Vec::new();
-    for node in context.nodes.all() {
-        let agent = match doubts.get(&node.name) {
-            Some(doubt) => doubt,
-            None => agent_word(context, &node.name, Some(&node), now)?.1,
-        };
-        let incident = incidents.get(&node.name).copied();
-        lines.push(types::NodeLine {
-            name: node.name.to_string(),
-            pool: context.nodes.pool_of(&node).to_owned(),
-            cordoned: node.is_cordoned(),
-            ready: ready(&node),
-            open_faults: faults.get(&node.name).copied().unwrap_or_default(),
-            state: incident.map(|i| i.quarantine.as_str().to_owned()),
-            agent: agent.to_owned(),
-            given_back: incident.is_some_and(|i| is_given_back(context, i)),
-            drain: incident.and_then(|i| Some(i.drain.as_ref()?.status.as_str().to_owned())),
-            repair: incident.and_then(|i| Some(i.repair.as_ref()?.status.as_str().to_owned())),
-            needs_person: incident.is_some_and(|i| stages::needs_person(context, i)),
-        });
-    }
-    lines.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(lines)
-}
-
 pub(super) fn node(
     context: &Context,
     name: &NodeName,
@@ -228,7 +196,10 @@ pub(super) fn node(
         ..IncidentFilter::default()
     };
     let incidents = context.store.incidents(&filter, SHOWN_INCIDENTS)?;
+    let differ = object.as_deref();
+    let differ = differ.and_then(|node| boots::differ(context, node, &agent, now));
     Ok(types::Node {
+        boots_differ: differ,
         name: name.to_string(),
         object: object
             .as_deref()

@@ -1,6 +1,6 @@
 //! Drain and repair as the API shows them.
 
-use decide::drain::{BlockedBy, Blocker, PodRef};
+use decide::drain::{AtDeadline, BlockedBy, Blocker, PodRef};
 use health_event::NodeName;
 use health_event::incident::{
     Attempt, Drain, DrainFailed, DrainStatus, DrainWait, Effect, Incident, OperatorReason, Repair,
@@ -8,6 +8,7 @@ use health_event::incident::{
 };
 use jiff::Timestamp;
 
+use super::boots;
 use crate::api::types;
 use crate::context::Context;
 use crate::janitor;
@@ -45,13 +46,30 @@ pub(super) fn needs_person(context: &Context, incident: &Incident) -> bool {
         || matches!(drain, Some(DrainStatus::Failed(_)))
         || matches!(repair, Some(RepairStatus::NeedsOperator(_)))
         || waits_for_the_controller(context, incident)
+        || waits_for_a_boot(context, incident)
+}
+
+/// Whether it goes on with the agent's word of the boot that the node shows, which does not come.
+fn waits_for_a_boot(context: &Context, incident: &Incident) -> bool {
+    let node = context.nodes.get(&incident.node);
+    let agent = context.reports.agent(&incident.node).ok();
+    let differ = node
+        .zip(agent)
+        .and_then(|(node, agent)| boots::differ(context, &node, &agent, Timestamp::now()));
+    incident.quarantine.is_out() && differ.is_some_and(|differ| differ.late)
 }
 
 /// Whether a repair waits for nothing but that a person moves the controller off the node.
 fn waits_for_the_controller(context: &Context, incident: &Incident) -> bool {
     let repair = incident.repair.as_ref().map(|repair| &repair.status);
-    matches!(repair, Some(RepairStatus::Planned { .. }))
-        && context.stages.repair_blocked(&incident.node) == Some(OWN_NODE)
+    let blocked = context.stages.repair_blocked(&incident.node);
+    let own = context.config.kubernetes.node_name.as_ref() == Some(&incident.node);
+    match repair {
+        Some(RepairStatus::Planned { .. }) => blocked == Some(OWN_NODE),
+        // Ordered before the controller came there.
+        Some(RepairStatus::Running) => own && blocked == Some(QUEUED),
+        Some(_) | None => false,
+    }
 }
 
 pub(super) fn drain(context: &Context, node: &NodeName, drain: &Drain) -> types::Drain {
@@ -83,6 +101,11 @@ pub(super) fn drain(context: &Context, node: &NodeName, drain: &Drain) -> types:
         immediate_deadline: deadlines.map(|d| d.immediate),
         delete_at: deadlines.map(|d| d.delete),
         completion_deadline: deadlines.and_then(|d| d.completion),
+        at_deadline: match context.config.drain.at_deadline {
+            AtDeadline::Fail => "fail",
+            AtDeadline::Delete => "delete",
+        }
+        .to_owned(),
         blockers: look.blockers.iter().map(blocker).collect(),
         passed_over: look.passed_over.iter().map(pod).collect(),
     }

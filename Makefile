@@ -24,6 +24,7 @@ help: ## List the targets
 setup: ## Check the tools and build the control plane, once
 	@scripts/setup.sh
 
+# Always the whole workspace: a part of it would be built with other features, and what they share twice.
 demo: setup ## Show Warden at work on a simulated cluster (as root; KEEP=1 leaves it running)
 	@cargo build --workspace --bins
 	@cargo run --quiet --bin demo -- $(ARGS)

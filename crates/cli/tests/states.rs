@@ -161,6 +161,11 @@ fn a_node_that_is_gone_or_well() {
 #[test]
 fn a_fault_without_an_incident() {
     check("no_rule_acts", 1, &faulty(), Vec::new());
+    let mut new = faulty();
+    (new.faults[0].since, new.faults[0].last_at) = (Some(ago(1)), ago(1));
+    let said = explained(&new, Vec::new(), &kit::status()).out;
+    assert!(said.contains("A fault was just said:"), "{said}");
+    assert!(!said.contains("no rule set that is on acts"), "{said}");
     for by in ["opted_out", "protected", "control_plane", "paused"] {
         check(by, 1, &blocked_by(by, faulty()), Vec::new());
     }

@@ -47,7 +47,8 @@ pub struct Args {
     pub insecure_local: bool,
 
     /// Only check a configuration: prints everything that is wrong with it as TOML (`[[fault]]`
-    /// with key, value, allowed), and exits with 2 if anything is; `[[warning]]` is what is odd.
+    /// with key, value, allowed), and exits with 2 if anything is; `[[warning]]` is what is odd, and
+    /// `acts` what Warden does on its own with it.
     #[arg(long, value_name = "FILE")]
     pub check_config: Option<PathBuf>,
 

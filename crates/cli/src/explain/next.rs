@@ -15,6 +15,9 @@ use crate::words::{self, Clock};
 /// seconds.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
+/// A fault that was said no longer ago may not have been decided about yet.
+const UNDECIDED: SignedDuration = SignedDuration::from_secs(3);
+
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", content = "text", rename_all = "snake_case")]
@@ -64,7 +67,7 @@ pub(super) fn is_stuck(facts: &Facts, incident: &Incident, clock: &Clock) -> boo
 pub(super) fn steps(facts: &Facts, clock: &Clock) -> Vec<Line> {
     let mut lines = match facts.open() {
         Some(incident) => of_incident(facts, incident, clock),
-        None => without_incident(facts),
+        None => without_incident(facts, clock),
     };
     lines.extend(pending_reboots(facts, clock));
     lines.extend(boots::lines(facts, clock));
@@ -74,7 +77,7 @@ pub(super) fn steps(facts: &Facts, clock: &Clock) -> Vec<Line> {
     lines
 }
 
-fn without_incident(facts: &Facts) -> Vec<Line> {
+fn without_incident(facts: &Facts, clock: &Clock) -> Vec<Line> {
     if facts.node.object.is_none() {
         return gone(facts);
     }
@@ -84,10 +87,16 @@ fn without_incident(facts: &Facts) -> Vec<Line> {
     let blocked = !blocks::lines(facts).is_empty() && !faults::is_dry_run(facts);
     let all = facts.node.faults.iter();
     let roles: Vec<Role<'_>> = all.map(|fault| role(facts, fault)).collect();
+    let newest = facts.node.faults.iter().filter_map(|fault| fault.since);
+    let is_new = newest
+        .max()
+        .is_some_and(|at| !clock.is_older(at, UNDECIDED));
     let why = if blocked || roles.iter().any(|role| matches!(role, Role::Held(_))) {
         "Warden leaves the node as it is; what is said below keeps it from acting."
     } else if roles.iter().all(|role| *role == Role::Elsewhere) {
         "Warden leaves the node as it is: these faults were said in another boot, or of another machine."
+    } else if is_new {
+        "A fault was just said: whether a rule set acts on it is decided within moments. Ask again."
     } else {
         "Warden leaves the node as it is: no rule set that is on acts on these faults."
     };

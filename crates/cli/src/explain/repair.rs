@@ -239,8 +239,7 @@ fn needs_operator(facts: &Facts, repair: &Repair, since: &str) -> Line {
         ),
         "exhausted" => format!(
             "all attempts of {} on this machine are used up, each of which counts for \
-             remediation.attempts_window (a day); the next comes by itself only after that, once the node or \
-             its faults change{}",
+             remediation.attempts_window (a day); the next comes by itself once one of them counts no more{}",
             rung(&repair.words),
             sooner(facts, repair)
         ),

@@ -58,7 +58,8 @@ pub(super) fn blocked(step: &'static str, by: &'static str) -> Note {
     Note::Blocked { step, by }
 }
 
-fn asks(fault: &FaultFacts) -> bool {
+/// Whether a fault asks for the node to be taken out.
+pub(super) fn asks(fault: &FaultFacts) -> bool {
     let skip = fault.event.quarantine_overrides.is_some_and(|o| o.skip);
     !skip && (!fault.matched.is_empty() || is_forced(fault))
 }

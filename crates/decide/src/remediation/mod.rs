@@ -271,7 +271,7 @@ impl Look<'_> {
         };
         match plan {
             // A person's word holds for the incident.
-            Plan::Order { .. }
+            Plan::Order { .. } | Plan::Operator { .. }
                 if status == Some(&RepairStatus::NeedsOperator(OperatorReason::CalledOff)) =>
             {
                 Decision::default()
@@ -296,12 +296,17 @@ impl Look<'_> {
                     self.move_to(planned, Reason::FaultsAsk)
                 }
             }
-            Plan::Operator(reason) => {
+            Plan::Operator { reason, again_at } => {
                 let to = RepairStatus::NeedsOperator(reason);
-                if status == Some(&to) {
-                    return Decision::default();
+                let decision = if status == Some(&to) {
+                    Decision::default()
+                } else {
+                    self.move_to(to, Reason::NothingLeft)
+                };
+                Decision {
+                    wake_at: again_at,
+                    ..decision
                 }
-                self.move_to(to, Reason::NothingLeft)
             }
             Plan::Covered => match status {
                 Some(RepairStatus::NeedsOperator(reason))
@@ -619,7 +624,7 @@ impl Look<'_> {
     fn succeeded(&self, repair: &Repair) -> Decision {
         match self.plan(Some(repair)) {
             None => Decision::default(),
-            Some(Plan::Order { .. } | Plan::Operator(_)) => self.plan_anew(Some(repair)),
+            Some(Plan::Order { .. } | Plan::Operator { .. }) => self.plan_anew(Some(repair)),
             Some(Plan::Covered) => self.may_close(repair),
         }
     }

@@ -6,6 +6,8 @@ use health_event::incident::{OperatorReason, Rung};
 use health_event::{BootId, Boots, FaultId};
 use jiff::{SignedDuration, Timestamp};
 
+use crate::later;
+
 /// What is ordered for an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Executor {
@@ -82,8 +84,12 @@ pub(super) enum Plan {
     Covered,
     /// An order.
     Order { rung: Rung, action: String },
-    /// A person.
-    Operator(OperatorReason),
+    /// A person; and when an attempt that is used up now can be made again, for whichever of the
+    /// faults is first.
+    Operator {
+        reason: OperatorReason,
+        again_at: Option<Timestamp>,
+    },
 }
 
 /// When and into which boot the machine was last seen to have booted.
@@ -118,6 +124,7 @@ pub(super) fn plan(
 ) -> Plan {
     let mut order: Option<(Rung, String)> = None;
     let mut operator: Option<OperatorReason> = None;
+    let mut again_at: Option<Timestamp> = None;
     for fault in faults.iter().filter(|fault| !booted.covers(fault)) {
         match step(policy, &fault.action, past, now) {
             Ok((rung, action)) => {
@@ -125,14 +132,23 @@ pub(super) fn plan(
                     order = Some((rung, action));
                 }
             }
-            Err(reason) => operator = operator.or(Some(reason)),
+            Err(used_up) => {
+                operator = operator.or(Some(used_up.reason));
+                again_at = again_at.into_iter().chain(used_up.again_at).min();
+            }
         }
     }
     match (order, operator) {
         (Some((rung, action)), _) => Plan::Order { rung, action },
-        (None, Some(reason)) => Plan::Operator(reason),
+        (None, Some(reason)) => Plan::Operator { reason, again_at },
         (None, None) => Plan::Covered,
     }
+}
+
+/// Why no rung is left for an action, and when the first of them is free again.
+struct UsedUp {
+    reason: OperatorReason,
+    again_at: Option<Timestamp>,
 }
 
 /// The weakest rung for an action whose attempts are not used up.
@@ -141,11 +157,12 @@ fn step(
     action: &str,
     past: &[PastAttempt],
     now: Timestamp,
-) -> Result<(Rung, String), OperatorReason> {
+) -> Result<(Rung, String), UsedUp> {
     let start = policy.ladder.iter().position(|rung| rung == action);
     let climbs = start.map_or(&[][..], |at| &policy.ladder[at + 1..]);
     let first = std::iter::once(action);
     let mut last = None;
+    let mut again_at: Option<Timestamp> = None;
     for action in first.chain(climbs.iter().map(String::as_str)) {
         let Some(executor) = policy.executors.get(action) else {
             continue;
@@ -155,16 +172,31 @@ fn step(
             continue;
         }
         last = Some(executor.rung);
-        let since = now.checked_sub(policy.window).unwrap_or(Timestamp::MIN);
-        let of_rung = |attempt: &&PastAttempt| attempt.rung == executor.rung && attempt.at > since;
-        if past.iter().filter(of_rung).count() < policy.max_attempts {
-            return Ok((executor.rung, action.to_owned()));
+        match free_at(policy, executor.rung, past, now) {
+            Some(at) if at <= now => return Ok((executor.rung, action.to_owned())),
+            at => again_at = again_at.into_iter().chain(at).min(),
         }
     }
-    Err(match last {
+    let reason = match last {
         Some(rung) => OperatorReason::Exhausted { rung },
         None => OperatorReason::Unsupported {
             action: action.to_owned(),
         },
-    })
+    };
+    Err(UsedUp { reason, again_at })
+}
+
+/// From when on a rung has an attempt that is not used up; none if it never has one.
+fn free_at(policy: &Policy, rung: Rung, past: &[PastAttempt], now: Timestamp) -> Option<Timestamp> {
+    let since = now.checked_sub(policy.window).unwrap_or(Timestamp::MIN);
+    let of_rung = past.iter().filter(|attempt| attempt.rung == rung);
+    let mut counted: Vec<Timestamp> = of_rung.map(|attempt| attempt.at).collect();
+    counted.retain(|at| *at > since);
+    if counted.len() < policy.max_attempts {
+        return Some(now);
+    }
+    counted.sort();
+    // With it and the older ones gone, one fewer counts than may be made.
+    let last = counted.get(counted.len() - policy.max_attempts)?;
+    Some(later(*last, policy.window))
 }

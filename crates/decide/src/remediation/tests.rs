@@ -246,6 +246,62 @@ fn a_fault_that_is_said_again_in_the_new_boot_starts_the_next_attempt() {
 }
 
 #[test]
+fn once_an_attempt_counts_no_more_the_next_is_ordered_without_anything_else() {
+    let day = 24 * 60;
+    let of = |rung, minutes| PastAttempt {
+        rung,
+        at: at(minutes),
+    };
+    let reboot = |minutes| of(Rung::Reboot, minutes);
+    let reset = |minutes| of(Rung::Reset, minutes);
+    let table = [
+        // The oldest of two leaves the window first; in whatever order they are known.
+        (vec!["RESTART_BM"], vec![reboot(10), reboot(5)], Some(5)),
+        // Three count, of which two must go: somebody ordered one by hand.
+        (
+            vec!["RESTART_BM"],
+            vec![reboot(3), reboot(10), reboot(5)],
+            Some(5),
+        ),
+        // The weaker rung is free first, or the stronger.
+        (
+            vec!["COMPONENT_RESET"],
+            vec![reset(1), reset(2), reboot(3), reboot(4)],
+            Some(1),
+        ),
+        (
+            vec!["COMPONENT_RESET"],
+            vec![reset(3), reset(4), reboot(1), reboot(2)],
+            Some(1),
+        ),
+        // Another fault is what the person is called for.
+        (
+            vec!["CONTACT_SUPPORT", "RESTART_BM"],
+            vec![reboot(5), reboot(10)],
+            Some(5),
+        ),
+        (vec!["CONTACT_SUPPORT"], vec![reboot(5), reboot(10)], None),
+    ];
+    for (actions, past, oldest) in table {
+        let faults: Vec<_> = actions.iter().map(|a| fault(a, "b1", 0)).collect();
+        let mut case = Case::new(&faults);
+        case.past = past;
+        let free = oldest.map(|minutes| at(minutes + day));
+        assert_eq!(case.decide(at(20)).wake_at, free, "{actions:?}");
+        assert_eq!(case.settle(at(20)), ["NeedsOperator"], "{actions:?}");
+        assert_eq!(case.decide(at(21)).wake_at, free, "{actions:?}");
+        let Some(oldest) = oldest else { continue };
+        assert_eq!(case.settle(at(oldest + day - 1)), [""; 0], "{actions:?}");
+        let ordered = case.settle(at(oldest + day));
+        assert_eq!(ordered, ["Planned", "Requested"], "{actions:?}");
+    }
+    let mut never = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    never.policy.max_attempts = 0;
+    never.settle(at(1));
+    assert_eq!(never.decide(at(1)).wake_at, None);
+}
+
+#[test]
 fn what_was_repaired_and_does_not_close_calls_a_person_and_no_second_reboot() {
     for covered in [fault("RESTART_BM", "b1", 0), fault("RESTART_BM", "", 0)] {
         let mut case = Case::new(&[covered]);
@@ -512,6 +568,16 @@ fn an_order_that_a_person_deletes_unsent_is_not_repeated_in_its_incident() {
     assert_eq!(last.unwrap().effect, Effect::NotBegun);
     case.faults.push(fault("RESTART_VM", "b1", 3));
     assert_eq!(case.settle(at(10_000)), [""; 0]);
+    // Nor once it was another's turn to be used up meanwhile.
+    let mut used_up = case.clone();
+    used_up.past = [at(9_000), at(9_001)]
+        .map(|at| PastAttempt {
+            rung: Rung::Reboot,
+            at,
+        })
+        .into();
+    assert_eq!(used_up.settle(at(9_002)), [""; 0]);
+    assert_eq!(used_up.settle(at(12_000)), [""; 0]);
     case.faults.clear();
     assert_eq!(case.settle(at(10_001)), ["Cancelled"]);
 }
@@ -672,6 +738,16 @@ proptest! {
                     if let Some(order) = decision.order {
                         prop_assert_eq!(was, Some(RepairStatus::Requested));
                         prop_assert_eq!(case.ordered.last(), Some(&order));
+                    }
+                    // What time alone would change, somebody looks at then.
+                    if decision.transition.is_none() && case.ordered.len() == ordered {
+                        for hours in [1, 7, 25] {
+                            let then = at(minutes + hours * 60);
+                            if case.decide(then).transition.is_some() {
+                                let wakes = decision.wake_at.is_some_and(|wake| wake <= then);
+                                prop_assert!(wakes, "nobody looks again");
+                            }
+                        }
                     }
                     if let Some(repair) = &case.incident.repair
                         && repair.status.is_under_way()

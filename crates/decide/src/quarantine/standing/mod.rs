@@ -9,10 +9,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::decision::{Decision, Note, Reason, Transition, WriteKind};
 use super::facts::{
-    Annotation, CooperatorPolicy, MarkOrigin, Mode, NodeFacts, Request, RequestKind, View,
-    WriteFeedback,
+    Annotation, CooperatorPolicy, FaultFacts, MarkOrigin, Mode, NodeFacts, Request, RequestKind,
+    View, WriteFeedback,
 };
-use super::joining::{blocked, candidates, hold_open_faults, refresh};
+use super::joining::{asks, blocked, candidates, hold_open_faults, refresh};
 use super::on_node::{self, MarkRead, OnNode};
 use super::opening::{applying, applying_marks};
 use super::{derived, marks, moved, observed_only, waits_instead, wake};
@@ -20,6 +20,8 @@ use crate::later;
 
 /// In which [`REASSERTS`] are counted.
 const AN_HOUR: SignedDuration = SignedDuration::from_hours(1);
+/// Who holds what a person's uncordon or untaint suppresses.
+const AT_THE_NODE: &str = "a person at the node";
 
 pub(super) fn decide(
     view: &View<'_>,
@@ -335,7 +337,7 @@ impl Look<'_> {
             });
         }
         let mut decision = self.release(next, why, reason);
-        self.hold_all(&mut decision, "a person at the node", self.hold_end());
+        self.hold_all(&mut decision, AT_THE_NODE, self.hold_end());
         Some(decision)
     }
 
@@ -503,15 +505,37 @@ impl Look<'_> {
             WriteFeedback::Idle => {}
         }
         match self.cannot_write() {
-            None => Decision {
+            None => self.uncordoned_before(why).unwrap_or_else(|| Decision {
                 write: Some(self.take_off(why)),
                 ..Decision::default()
-            },
+            }),
             // It is not begun again, and may still arrive: only the node tells.
             Some(note) => Decision {
                 notes: vec![note],
                 ..Decision::default()
             },
         }
+    }
+    /// A person uncordoned the node before our release arrived, and maybe before it was decided. It did not
+    /// look at faults that are not the incident's, as where the node has opted out: of these, what was open
+    /// by then does not take the node out again.
+    fn uncordoned_before(&self, why: CloseReason) -> Option<Decision> {
+        let said = OnNode::read(self.node);
+        let own = said.cordon && !said.cordon_pre_existing;
+        let (uncordoned, _) = on_node::tampering(self.node, &self.on, self.incident);
+        let cooperates = marks::cooperator(self.view, self.node).is_some();
+        if why != CloseReason::Recovered || !own || !uncordoned || cooperates {
+            return None;
+        }
+        let by_then = |fault: &&FaultFacts| asks(fault) && fault.first_at <= self.incident.since;
+        let open: Vec<FaultFacts> = self.view.faults.iter().filter(by_then).cloned().collect();
+        let until = self.hold_end();
+        if open.is_empty() || until <= self.now {
+            return None;
+        }
+        let (why, reason) = (CloseReason::ManualUncordon, Reason::ManualUncordon);
+        let mut decision = self.release(self.incident, why, reason);
+        decision.holds = Some(vec![hold_open_faults(&open, AT_THE_NODE, until)]);
+        Some(decision)
     }
 }

@@ -533,6 +533,58 @@ fn a_fault_during_a_release_opens_an_incident_of_its_own() {
 }
 
 #[test]
+fn a_persons_uncordon_that_the_end_of_a_hold_overtook_stands() {
+    let held = |opted_out: bool| {
+        let mut world = World::xid();
+        world.node_mut().opted_out = opted_out;
+        world.ask(RequestKind::Hold);
+        world.say(event(XID, "GPU 0", ""));
+        request(&mut world, RequestKind::Release);
+        world.lose_writes = true;
+        world.settle();
+        world.lose_writes = false;
+        world
+    };
+    // It looked at no fault of a node that has opted out.
+    let mut overtaken = held(true);
+    assert_eq!(overtaken.status(), "Releasing");
+    // What comes after the decision is another matter.
+    let mut came_later = overtaken.clone();
+    for world in [&mut overtaken, &mut came_later] {
+        world.now += jiff::SignedDuration::from_secs(1);
+        world.uncordon_by_hand();
+    }
+    overtaken.settle();
+    let why = &overtaken.over.last().unwrap().quarantine;
+    assert_eq!(*why, QuarantineStatus::Closed(CloseReason::ManualUncordon));
+    assert!(overtaken.has(Annotation::UncordonedManually));
+    overtaken.node_mut().opted_out = false;
+    overtaken.settle();
+    assert_eq!(
+        (overtaken.status(), overtaken.is_cordoned()),
+        ("none", false)
+    );
+    overtaken.say(event(XID, "GPU 3", ""));
+    assert_eq!(overtaken.status(), "Quarantined", "another device");
+    came_later.store(&healthy(XID, "GPU 0", ""));
+    came_later.say(event(XID, "GPU 3", ""));
+    came_later.node_mut().opted_out = false;
+    came_later.settle();
+    assert_eq!(came_later.keys(), ["GpuXidError GPU=3"]);
+    // Where it has not, the fault is the incident's, and keeps the node out.
+    let mut joined = held(false);
+    assert_eq!(
+        joined.status(),
+        "Applying",
+        "the marks name no holder any more"
+    );
+    joined.uncordon_by_hand();
+    joined.settle();
+    let why = &joined.over.last().unwrap().quarantine;
+    assert_eq!(*why, QuarantineStatus::Closed(CloseReason::ManualUncordon));
+}
+
+#[test]
 fn a_cordon_between_our_read_and_our_write_is_decided_anew() {
     let mut world = World::xid();
     world.store(&event(XID, "GPU 0", ""));

@@ -58,8 +58,8 @@ fn repair_is_kept(
     let mut attempts = open
         .iter()
         .filter_map(|i| i.repair.as_ref()?.attempt.as_ref());
-    let none = Machine::default();
-    let known = &machine.as_deref().unwrap_or(&none).boots;
+    let new = Machine::default();
+    let known = &machine.as_deref().unwrap_or(&new).boots;
     let seen = boots_seen(known, of_node, attempts.next());
     Ok(seen.is_past(&agent.boot))
 }

@@ -40,7 +40,7 @@ impl Module {
             Step::Unlock => self.unlock_node(object).await,
             Step::Intend(boot) => self.intend(key, object, &boot, now).await,
             Step::Send { force: _ } => self.send(key, object, now).await,
-            Step::Ask { request } => Ok(self.ask(object, &request, now).await),
+            Step::Ask { request } => Ok(self.ask(key, object, &request, now).await),
             Step::Write(change) => self.write(object, &change, now).await,
         }
     }
@@ -79,15 +79,19 @@ impl Module {
     }
 
     /// Forgets what was known of an object that is over.
-    pub(super) async fn forget(&self, object: &RebootNode) -> Result<(), TurnError> {
+    pub(super) async fn forget(
+        &self,
+        key: &NodeName,
+        object: &RebootNode,
+    ) -> Result<(), TurnError> {
         let intent = self.intent(&object.metadata.uid);
         if intent.is_some_and(|intent| intent.node != object.spec.node_name) {
             return Ok(());
         }
-        self.forget_intent(&object.metadata.uid).await
+        self.forget_intent(key, &object.metadata.uid).await
     }
 
-    pub(super) async fn forget_intent(&self, uid: &str) -> Result<(), TurnError> {
+    pub(super) async fn forget_intent(&self, key: &NodeName, uid: &str) -> Result<(), TurnError> {
         if let Some(intent) = self.intent(uid) {
             let store = &self.context.store;
             store
@@ -95,13 +99,13 @@ impl Module {
                 .await?;
             self.intents().remove(uid);
             self.count_under_way();
-            self.wake_waiting();
+            self.wake_for_places();
             // A release may have waited for it.
             if let Ok(node) = NodeName::new(&intent.node) {
                 self.context.wakes.wake(&node);
             }
         }
-        self.known().remove(uid);
+        self.memory.keep(key, |known| known != uid);
         Ok(())
     }
 
@@ -123,8 +127,8 @@ impl Module {
             match self.provider.connect(object.spec.force).await {
                 Ok(connection) => Some(connection),
                 Err(error) => {
-                    self.note_down(key, object, &error);
-                    return Ok(Next::Done);
+                    self.note_down(object, &error);
+                    return Ok(Next::Again);
                 }
             }
         };
@@ -153,12 +157,12 @@ impl Module {
             return Err(error.into());
         }
         self.count_under_way();
-        let mut known = self.known();
-        known.entry(intent.uid).or_default().unsent = connection;
+        self.memory
+            .change(key, &intent.uid, |known| known.unsent = connection);
         Ok(Next::Again)
     }
 
-    fn note_down(&self, key: &NodeName, object: &RebootNode, error: &NotReached) {
+    fn note_down(&self, object: &RebootNode, error: &NotReached) {
         let now = Timestamp::now();
         let until = {
             let mut down = self.down();
@@ -182,7 +186,6 @@ impl Module {
             %until,
             "a reboot waits for its provider"
         );
-        self.workers.wake_at(key, until);
     }
 
     async fn send(
@@ -196,7 +199,7 @@ impl Module {
             return Ok(Next::Done);
         }
         let (uid, node) = (&object.metadata.uid, object.spec.node_name.as_str());
-        let unsent = self.known().entry(uid.clone()).or_default().unsent.take();
+        let unsent = self.memory.change(key, uid, |known| known.unsent.take());
         // From here on the call may have been made.
         let Some(connection) = unsent else {
             return Ok(Next::Again);
@@ -244,12 +247,18 @@ impl Module {
             }
             Answer::Done | Answer::NotDone | Answer::NotAsked(_) => {}
         }
-        let mut known = self.known();
-        known.entry(uid.clone()).or_default().answer = Some(answer);
+        self.memory
+            .change(key, uid, |known| known.answer = Some(answer));
         Ok(Next::Again)
     }
 
-    async fn ask(&self, object: &RebootNode, request: &str, now: Timestamp) -> Next {
+    async fn ask(
+        &self,
+        key: &NodeName,
+        object: &RebootNode,
+        request: &str,
+        now: Timestamp,
+    ) -> Next {
         let node = object.spec.node_name.as_str();
         let force = object.spec.force;
         let answer = self.provider.ask(force, node, request).await;
@@ -262,9 +271,9 @@ impl Module {
                 "the provider does not say whether a reboot is done; asked again"
             );
         }
-        let mut known = self.known();
-        let known = known.entry(object.metadata.uid.clone()).or_default();
-        (known.answer, known.asked_at) = (Some(answer), Some(now));
+        self.memory.change(key, &object.metadata.uid, |known| {
+            (known.answer, known.asked_at) = (Some(answer), Some(now));
+        });
         Next::Again
     }
 

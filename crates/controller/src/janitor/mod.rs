@@ -10,7 +10,8 @@
 //! - One signal an object: the intent is stored before it is sent (P3), and whatever may have been sent
 //!   is only watched from then on, by another process too. What proves that nothing was sent comes before
 //!   the intent: the token is read, and the connection stands.
-//! - A node's lock is taken by an object that has its place: who waits for one holds none.
+//! - A node's lock is taken by an object that has its place: who waits for one holds none, nor does who
+//!   waits for a provider that is out of reach.
 //! - No signal without the node's lock, by a process that does not lead, or within one lease length after
 //!   another led; at most `max_parallel` reboots are under way, orphans included.
 //! - Whether an object is recalled is read from the store between the stored intent and the call. So of a
@@ -23,13 +24,15 @@
 //!   for what it may have begun.
 //!
 //! # Bounds
-//! An intent for each reboot under way, at most `max_parallel` and what another configuration began.
+//! An intent for each reboot under way, at most `max_parallel` and what another configuration began. In
+//! memory (`memory`) a few words for each object that is not over: they go with it.
 
 mod adopt;
 mod apply;
 mod facts;
 mod intents;
 mod locks;
+mod memory;
 mod other;
 mod places;
 mod provider;

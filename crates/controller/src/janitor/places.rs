@@ -81,7 +81,7 @@ impl Module {
     /// The object does not get its node's lock: its place is another's.
     pub(super) fn pass_on(&self, object: &RebootNode) {
         if self.reserved().remove(&object.metadata.uid).is_some() {
-            self.wake_waiting();
+            self.wake_for_places();
         }
     }
 
@@ -93,7 +93,7 @@ impl Module {
 
     /// A place is free: those that wait longest, a few more than there are places. Where none of these
     /// can begin, the next look at free places wakes the others.
-    pub(super) fn wake_waiting(&self) {
+    pub(super) fn wake_for_places(&self) {
         let taken = self.intents().len() + self.reserved().len();
         let free = self
             .context
@@ -102,10 +102,9 @@ impl Module {
             .max_parallel
             .saturating_sub(taken);
         let waiting = self.waiting().into_iter().filter(|object| {
-            let known = self.known();
-            known
-                .get(&object.metadata.uid)
-                .is_none_or(|known| !known.kept)
+            // Whoever names no node is ended without a place.
+            let node = NodeName::new(&object.spec.node_name);
+            node.is_ok_and(|node| !self.memory.of(&node, &object.metadata.uid).kept)
         });
         for object in waiting.take(free + WOKEN_BEYOND) {
             self.wake(&object.spec.node_name);

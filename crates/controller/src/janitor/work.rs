@@ -17,7 +17,8 @@ use tracing::warn;
 use super::facts;
 use super::intents::StoredIntent;
 use super::locks::Locks;
-use super::provider::{Connection, Provider};
+use super::memory::{Known, Memory};
+use super::provider::Provider;
 use super::ttl;
 use crate::context::Context;
 use crate::kubernetes::{CallError, Program, Reference};
@@ -57,25 +58,12 @@ pub(super) struct Module {
     intents: Mutex<BTreeMap<String, StoredIntent>>,
     /// The node of each object that has a place in its turn and no intent yet, by the object's UID.
     reserved: Mutex<BTreeMap<String, String>>,
-    /// What this process knows of objects that are not over, by UID.
-    known: Mutex<HashMap<String, Known>>,
+    /// What this process knows of objects that are not over.
+    pub(super) memory: Memory,
     /// Turns that failed in a row.
     failures: Mutex<HashMap<NodeName, u32>>,
     /// Since when, and until when, a provider is out of reach: the usual one, and that of force.
     pub(super) down: Mutex<[Option<Down>; 2]>,
-}
-
-/// What this process knows of an object.
-#[derive(Default, Clone)]
-pub(super) struct Known {
-    /// The last answer of the provider.
-    pub(super) answer: Option<Answer>,
-    /// When it was last asked.
-    pub(super) asked_at: Option<Timestamp>,
-    /// The intent is stored, and the call, which goes over this, was not made yet.
-    pub(super) unsent: Option<Connection>,
-    /// Something else than a place keeps it from being begun; its end wakes it.
-    pub(super) kept: bool,
 }
 
 /// A provider that could not be reached.
@@ -148,7 +136,7 @@ impl Module {
             other_left: Mutex::default(),
             intents: Mutex::new(stored.into_iter().map(|i| (i.uid.clone(), i)).collect()),
             reserved: Mutex::default(),
-            known: Mutex::default(),
+            memory: Memory::default(),
             failures: Mutex::default(),
             down: Mutex::default(),
             context,
@@ -173,10 +161,6 @@ impl Module {
 
     pub(super) fn intent(&self, uid: &str) -> Option<StoredIntent> {
         self.intents().get(uid).cloned()
-    }
-
-    pub(super) fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn down(&self) -> MutexGuard<'_, [Option<Down>; 2]> {
@@ -257,6 +241,10 @@ impl Module {
             let mut objects = self.context.reboots.of_key(key.as_str());
             objects.sort_by_key(|object| facts::created_at(object, now));
             let mut is_taken = self.follow_orphans(key, &objects, now).await?;
+            self.memory.keep(key, |uid| {
+                let is_there = objects.iter().any(|object| object.metadata.uid == uid);
+                is_there || self.intents().contains_key(uid)
+            });
             let mut next = Next::Done;
             for object in &objects {
                 // Switched off it follows what was sent to its end, and touches nothing else.
@@ -299,7 +287,7 @@ impl Module {
             policy: &self.policy,
         };
         match decided::decide(&view, now) {
-            Step::Wait(None) => self.forget(object).await?,
+            Step::Wait(None) => self.forget(key, object).await?,
             Step::Wait(Some(at)) => self.workers.wake_at(key, at),
             step @ (Step::Lock
             | Step::Unlock
@@ -333,7 +321,7 @@ impl Module {
             None if key.as_str() != name => Node::Missing,
             None => self.missing(key, now).await?,
         };
-        let mut known = self.known().get(uid).cloned().unwrap_or_default();
+        let mut known = self.memory.of(key, uid);
         let stored = self.intent(uid);
         // Its node was changed after its signal: the intent is the other node's, where it is followed.
         let is_moved = stored.as_ref().is_some_and(|stored| stored.node != name);
@@ -384,7 +372,7 @@ impl Module {
         let excluded = facts.is_some() && exclusions.iter().any(|s| s.matches(labels));
         let kept = excluded || lock == Lock::Others || !matches!(place, Place::Free | Place::Full);
         if !object.is_over() {
-            self.known().entry(uid.to_owned()).or_default().kept = kept;
+            self.memory.change(key, uid, |known| known.kept = kept);
         }
         Ok(Observed {
             place,
@@ -444,10 +432,7 @@ impl Module {
         };
         let mut may_come = false;
         for orphan in orphans {
-            let never_sent = self
-                .known()
-                .get(&orphan.uid)
-                .is_some_and(|k| k.unsent.is_some());
+            let never_sent = self.memory.of(node, &orphan.uid).unsent.is_some();
             let intent = Intent {
                 boot_before: orphan.boot(),
                 at: orphan.at,
@@ -456,7 +441,7 @@ impl Module {
             };
             let runs = decided::runs_without_object(&intent, shown.as_ref(), &self.policy, now);
             if never_sent || !runs {
-                self.forget_intent(&orphan.uid).await?;
+                self.forget_intent(node, &orphan.uid).await?;
             } else {
                 may_come = true;
                 self.workers

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testbed::Outcome;
 
 use super::{Rig, condition, end, failed, objects, order, order_with, status, succeeded};
-use crate::harness::{Cluster, fatal};
+use crate::harness::{Cluster, fatal, healthy};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_closed_incident_ordered_is_recalled() {
@@ -42,10 +42,8 @@ async fn what_a_closed_incident_ordered_is_recalled() {
     rig.until_free("j-recall").await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_the_references_janitor_runs_nothing_is_done() {
-    let nodes = ["j-other", "j-other-begun", "j-other-held"];
-    let cluster = Cluster::with_nodes(&nodes).await;
+/// The reference's janitor runs in the cluster.
+async fn other_janitor(cluster: &Cluster) -> Api<Deployment> {
     let api: Api<Deployment> = Api::namespaced(cluster.testbed.admin(), "default");
     let labels = json!({ "app.kubernetes.io/name": "janitor" });
     let deployment = json!({
@@ -62,6 +60,21 @@ async fn while_the_references_janitor_runs_nothing_is_done() {
     api.create(&PostParams::default(), &deployment)
         .await
         .unwrap();
+    api
+}
+
+async fn scale_away(api: &Api<Deployment>) {
+    let scaled = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
+    api.patch("janitor", &PatchParams::default(), &scaled)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_references_janitor_runs_nothing_is_done() {
+    let nodes = ["j-other", "j-other-begun", "j-other-held"];
+    let cluster = Cluster::with_nodes(&nodes).await;
+    let api = other_janitor(&cluster).await;
     let rig = Rig::start(&cluster, "timeout = \"1m\"\nqueue_timeout = \"1m\"").await;
     rig.controller.until_metric("warden_other_janitor 1").await;
     order(&cluster, "o", "j-other").await;
@@ -81,10 +94,7 @@ async fn while_the_references_janitor_runs_nothing_is_done() {
     // It locks another node and is gone before it writes that it has called: nobody knows whether it did.
     let held = order(&cluster, "h", "j-other-held").await;
     super::locks::own_lease(&cluster, "j-other-held", &held).await;
-    let scaled = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
-    api.patch("janitor", &PatchParams::default(), &scaled)
-        .await
-        .unwrap();
+    scale_away(&api).await;
     assert_eq!(end(&cluster, "b").await, succeeded());
     assert_eq!(end(&cluster, "o").await, succeeded());
     let unknown = |status: &Value| {
@@ -93,6 +103,52 @@ async fn while_the_references_janitor_runs_nothing_is_done() {
     super::until(&cluster, "h", "nobody to know", unknown).await;
     let calls = rig.provider.calls();
     assert!(calls.iter().all(|call| call.node == "j-other"), "{calls:?}");
+}
+
+/// Its pod ends after it was seen to be gone: what it locks meanwhile it may signal, and never says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_references_janitor_locks_in_its_last_seconds_is_never_sent_again() {
+    let cluster = Cluster::with_nodes(&["j-grace", "j-taken-over"]).await;
+    let api = other_janitor(&cluster).await;
+    let pause =
+        |value: Value| json!({ "metadata": { "annotations": { "warden.dev/pause": value } } });
+    cluster.merge("j-grace", pause(json!("by a person"))).await;
+    let rig = Rig::start(&cluster, "timeout = \"1m\"\nqueue_timeout = \"1m\"").await;
+    rig.controller.until_metric("warden_other_janitor 1").await;
+    // Paused, it is not locked by us.
+    let late = order(&cluster, "late", "j-grace").await;
+    scale_away(&api).await;
+    // What we carry out shows that what it had begun was taken over before.
+    order(&cluster, "ours", "j-taken-over").await;
+    assert_eq!(end(&cluster, "ours").await, succeeded());
+    super::locks::own_lease(&cluster, "j-grace", &late).await;
+    cluster.merge("j-grace", pause(json!(null))).await;
+    let unknown = |status: &Value| {
+        condition(status, "SignalSent").is_some_and(|(_, reason, _)| reason == "OutcomeUnknown")
+    };
+    super::until(&cluster, "late", "nobody to know", unknown).await;
+    let lease = super::leases(&cluster).get_opt("j-grace").await.unwrap();
+    assert!(lease.is_some(), "it keeps its lock");
+    assert_eq!(rig.provider.signals("j-grace"), 0);
+}
+
+/// Nothing but the end of its intent tells that no reboot of the node may come any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_fault_has_healed_is_given_back_when_its_reboot_is_proven() {
+    let cluster = Cluster::with_nodes(&["j-healed"]).await;
+    let rig = Rig::start(&cluster, "timeout = \"1h\"\nqueue_timeout = \"1h\"").await;
+    rig.behave(Outcome::Fails);
+    let event = fatal("j-healed", "Test", "0");
+    rig.controller.append(event.clone()).await;
+    rig.controller.until_state("j-healed", "Quarantined").await;
+    order(&cluster, "h", "j-healed").await;
+    rig.until_signals("j-healed", 1).await;
+    rig.controller.decided(healthy(&event)).await;
+    rig.controller.until_state("j-healed", "Quarantined").await;
+    cluster.testbed.reboot("j-healed", "at-last").await.unwrap();
+    assert_eq!(end(&cluster, "h").await, succeeded());
+    let closed = rig.controller.until_closed("j-healed").await;
+    assert_eq!(closed, "Closed(Recovered)");
 }
 
 /// What the reference's janitor had begun, or ours before its store was lost: it ends by its deadline,

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use testbed::{KeyedCertificate, ProviderOptions, SimProvider};
+use testbed::{KeyedCertificate, ProviderOptions, SimProvider, wait_for};
 
-use super::{Rig, end, failed, install, order, succeeded};
-use crate::harness::Cluster;
+use super::{Rig, end, failed, install, leases, order, succeeded};
+use crate::harness::{Cluster, SOON};
 
 /// Counts what could not be sent; tried again it is counted again.
 const UNREACHABLE: &str = r#"warden_janitor_signals_total{outcome="unreachable"} "#;
@@ -29,6 +29,13 @@ async fn a_provider_that_is_down_at_first_is_tried_again_and_gets_one_signal() {
         rig.intents().is_empty(),
         "nothing was sent, so nothing is stored"
     );
+    // Another repair of the node may go on between two tries.
+    wait_for("the lock to be given back", SOON, || async {
+        let lease = leases(&cluster).get_opt("j-later").await?;
+        Ok(lease.is_none().then_some(()))
+    })
+    .await
+    .unwrap();
     let back = SimProvider::start(options).await.unwrap();
     assert_eq!(end(&cluster, "l").await, succeeded());
     assert_eq!(back.signals("j-later"), 1);

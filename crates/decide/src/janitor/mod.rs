@@ -12,7 +12,7 @@
 //! # Invariants (`tests`)
 //! - The intent is stored before the signal is sent (P3), and a signal whose answer was lost is
 //!   never sent again: the node is looked at until the deadline.
-//! - What waits for a place holds no lock of a node.
+//! - What waits for a place, or for its provider, holds no lock of a node, unless its intent is stored.
 //! - No signal without the node's lock, without a free place, or for a node that is excluded.
 //! - *Succeeded* is another boot and Ready. Where the provider says that it is done and the node
 //!   has stayed in its boot, it is `NoRebootObserved`.
@@ -138,7 +138,14 @@ impl Look<'_> {
             };
         }
         if let Some(at) = view.not_before.filter(|at| *at > self.now) {
-            return Step::Wait(Some(at.min(deadline)));
+            return match (view.lock, view.intent) {
+                // Another repair may go on until the next try.
+                (Lock::Ours, None) => Step::Unlock,
+                // What is stored is taken for sent by another process, which finds the node locked.
+                (Lock::Ours, Some(_)) | (Lock::NotKnown | Lock::Others, _) => {
+                    Step::Wait(Some(at.min(deadline)))
+                }
+            };
         }
         match view.lock {
             Lock::NotKnown => Step::Lock,

@@ -505,6 +505,26 @@ fn a_provider_out_of_reach_is_tried_again_until_the_queue_ends() {
 }
 
 #[test]
+fn between_tries_to_reach_the_provider_only_what_has_a_stored_intent_keeps_the_lock() {
+    let mut case = Case::new();
+    (case.lock, case.not_before) = (Lock::Ours, Some(at(3)));
+    let mut intended = case.clone();
+    assert_eq!(case.run(at(1), &sent()), ["unlock"]);
+    assert_eq!(
+        case.run(at(3), &sent()),
+        ["lock", "intend", "send", "write", "ask"]
+    );
+    // Its machine has booted before the call: stored anew it is sent, and else nobody but we know.
+    intended.intent = Some(Intent {
+        boot_before: BootId::new("b0"),
+        at: at(0),
+        fresh: true,
+        manual: false,
+    });
+    assert_eq!(intended.decide(at(1)), Step::Wait(Some(at(3))));
+}
+
+#[test]
 fn our_own_node_waits_for_its_turn() {
     let mut case = Case::new();
     case.place = Place::OwnNodeLast;

@@ -1,6 +1,7 @@
 //! Following a collection of objects other than nodes: listed, then watched, resumed where it stood.
 
 use std::convert::Infallible;
+use std::mem::discriminant;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -165,14 +166,15 @@ pub(crate) async fn follow<T: DeserializeOwned>(
             (pause, told) = (FIRST_PAUSE, None);
             continue;
         }
-        if told.as_ref() != Some(&why) {
+        // The words of one trouble may differ each time.
+        if told != Some(discriminant(&why)) {
             warn!(
                 code = "watch_failed",
                 what = of.what,
                 ?why,
                 "a watch brings nothing; tried again"
             );
-            told = Some(why.clone());
+            told = Some(discriminant(&why));
         }
         // The end of the list tells that it is over.
         position.version.clear();

@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::mem::{Discriminant, discriminant};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -234,14 +235,14 @@ pub async fn run(context: &Context) -> Infallible {
             }
         }
         if shown.show(reboots) {
-            wake_waiting(context);
+            wake_incidents(context);
         }
     };
     follow(&context.kube, &of, take).await
 }
 
 /// Nodes that wait until the objects can be read, or made.
-fn wake_waiting(context: &Context) {
+fn wake_incidents(context: &Context) {
     // Where they can't be read, each looks again by itself.
     for incident in context.store.open_incidents().unwrap_or_default() {
         context.wakes.wake(&incident.node);
@@ -253,8 +254,8 @@ struct Shown {
     part: Subsystem,
     /// What a person misses without the objects.
     missed: &'static str,
-    /// What is said there: whether all were read once, and what keeps them from being read.
-    said: (bool, Option<Trouble>),
+    /// What is said there: whether all were read once, and what kind of trouble keeps them from being read.
+    said: (bool, Option<Discriminant<Trouble>>),
 }
 
 impl Shown {
@@ -275,25 +276,31 @@ impl Shown {
         }
     }
 
-    /// Says how it stands; answers whether that is another trouble than before, or none any more.
+    /// Says how it stands; answers whether that is another kind of trouble than before, or none any more.
     fn show(&mut self, reboots: &Reboots) -> bool {
-        let standing = (reboots.is_known(), reboots.lock().trouble.clone());
-        if self.said == standing {
-            return false;
-        }
-        if let Some(words) = words(standing.1.as_ref(), self.missed) {
-            warn!(
-                code = "reboots_unread",
-                why = words,
-                "RebootNode objects can't be used"
-            );
-            self.part.limited(words);
-        } else {
-            info!("RebootNode objects were read");
-            self.part.ready();
-        }
+        let trouble = reboots.lock().trouble.clone();
+        // Words of an error may differ each time, by a port or a time: no news for the log or a node.
+        let standing = (reboots.is_known(), trouble.as_ref().map(discriminant));
+        let is_news = self.said != standing;
         self.said = standing;
-        true
+        match words(trouble.as_ref(), self.missed) {
+            Some(words) => {
+                if is_news {
+                    warn!(
+                        code = "reboots_unread",
+                        why = words,
+                        "RebootNode objects can't be used"
+                    );
+                }
+                self.part.limited(words);
+            }
+            None if is_news => {
+                info!("RebootNode objects were read");
+                self.part.ready();
+            }
+            None => {}
+        }
+        is_news
     }
 }
 
@@ -372,6 +379,33 @@ mod tests {
         assert_eq!(names(&reboots.all()), ["a"]);
         let version = &reboots.get("a").unwrap().metadata.resource_version;
         assert_eq!(version, "2", "a restored API server is behind");
+    }
+
+    #[test]
+    fn an_error_whose_words_change_each_time_is_news_once_and_shown_as_it_is_now() {
+        let (reboots, readiness) = (Reboots::default(), telemetry::Readiness::default());
+        let mut shown = Shown {
+            part: readiness.subsystem(PART),
+            missed: "no repair is ordered",
+            said: (false, None),
+        };
+        let mut is_news = |change, says: &str| {
+            reboots.take(change);
+            let news = shown.show(&reboots);
+            let (_, page) = readiness.report();
+            assert!(page.contains(says), "{page}");
+            news
+        };
+        let lost = |port: u32| Change::Failed(Trouble::Other(format!("lost at port {port}")));
+        let refused = |why: &str| Change::Failed(Trouble::Refused(why.to_owned()));
+        assert!(is_news(lost(1), "port 1"));
+        assert!(!is_news(lost(2), "port 2"));
+        assert!(is_news(refused("403 at 12:00"), "12:00"));
+        assert!(!is_news(refused("403 at 12:01"), "12:01"));
+        assert!(is_news(lost(3), "port 3"));
+        reboots.take(Change::Listing);
+        assert!(is_news(Change::Listed, "reboots: ready"));
+        assert!(is_news(lost(4), "port 4"), "after it went well it is");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod ends;
 mod kept;
 mod kit;
 mod lost;
+mod noted;
 mod rows;
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use decide::janitor::{Node, Policy, RebootNode, Signal};
+use decide::janitor::{End, Node, Policy, RebootNode, Signal};
 use decide::remediation::{has_happened, object_name, wants};
 use event_store::{EventStore, ReadError};
 use health_event::BootId;
@@ -42,17 +42,22 @@ pub(super) fn object(object: &reboot_node::RebootNode, now: Timestamp) -> Reboot
         started_at: object.status.start_time,
         completed_at: object.status.completion_time,
         signal: signal(object),
-        says_end: says_end(object),
+        end: end(object),
         says_manual: object
             .condition(MANUAL_MODE)
             .is_some_and(|condition| condition.status == "True"),
     }
 }
 
-fn says_end(object: &reboot_node::RebootNode) -> bool {
-    const ENDS: [&str; 5] = ["Succeeded", "Failed", TIMEOUT, RECALLED, NO_REBOOT_OBSERVED];
+fn end(object: &reboot_node::RebootNode) -> Option<End> {
     let ready = object.condition(NODE_READY);
-    ready.is_some_and(|ready| ready.status != "Unknown" && ENDS.contains(&&*ready.reason))
+    let ready = ready.filter(|ready| ready.status != "Unknown")?;
+    match &*ready.reason {
+        "Failed" => Some(End::Refused),
+        NO_REBOOT_OBSERVED => Some(End::NoReboot),
+        "Succeeded" | TIMEOUT | RECALLED => Some(End::Other),
+        _ => None,
+    }
 }
 
 /// When it was made; the API server says so of every object.
@@ -68,6 +73,13 @@ fn signal(object: &reboot_node::RebootNode) -> Signal {
         Some(condition) if condition.status == "False" => Signal::Failed,
         Some(_) | None => Signal::Unknown,
     }
+}
+
+/// Whether its signal came to the end of its time, and no effect was seen.
+pub(super) fn ended_late(object: &reboot_node::RebootNode) -> bool {
+    let ready = object.condition(NODE_READY);
+    let late = ready.is_some_and(|ready| ready.status == "False" && ready.reason == TIMEOUT);
+    late && object.is_over() && has_begun(object)
 }
 
 /// Whether the object tells of a signal that may have been sent, by whatever process.

@@ -109,6 +109,7 @@ struct Observed {
     place: Place,
     excluded: bool,
     recalled: bool,
+    earlier_signal: bool,
     not_before: Option<Timestamp>,
 }
 
@@ -283,6 +284,7 @@ impl Module {
             place: observed.place,
             excluded: observed.excluded,
             recalled: observed.recalled,
+            earlier_signal: observed.earlier_signal,
             not_before: observed.not_before,
             policy: &self.policy,
         };
@@ -328,6 +330,7 @@ impl Module {
         let intent = stored.filter(|_| !is_moved).map(|stored| Intent {
             boot_before: stored.boot(),
             at: stored.at,
+            deadline: stored.deadline,
             fresh: known.unsent.is_some(),
             manual: stored.manual,
         });
@@ -378,12 +381,31 @@ impl Module {
             place,
             excluded,
             recalled: asked.recalled,
+            earlier_signal: self.earlier_signal(key, object),
             not_before: self.down()[usize::from(object.spec.force)].map(|down| down.until),
             object: facts::object(object, now),
             node,
             lock,
             intent,
             known,
+        })
+    }
+
+    /// Whether a signal of another object for the node, in the same boot, came to the end of its time without
+    /// its effect. Objects that don't say their boot count for as long as an order may wait.
+    fn earlier_signal(&self, key: &NodeName, object: &RebootNode) -> bool {
+        let Some(intent) = self.intent(&object.metadata.uid) else {
+            return false;
+        };
+        let others = self.context.reboots.of_key(key.as_str());
+        others.iter().any(|other| {
+            let boot = other.metadata.annotations.get(names::BOOT_BEFORE.text);
+            let same_boot = match (boot, other.status.completion_time) {
+                (Some(boot), _) => *boot == intent.boot_before,
+                (None, Some(over)) => intent.at < later(over, self.policy.queue_timeout),
+                (None, None) => false,
+            };
+            same_boot && other.metadata.uid != object.metadata.uid && facts::ended_late(other)
         })
     }
 
@@ -436,6 +458,7 @@ impl Module {
             let intent = Intent {
                 boot_before: orphan.boot(),
                 at: orphan.at,
+                deadline: orphan.deadline,
                 fresh: false,
                 manual: orphan.manual,
             };
@@ -445,7 +468,7 @@ impl Module {
             } else {
                 may_come = true;
                 self.workers
-                    .wake_at(node, decided::deadline_of(orphan.at, &self.policy));
+                    .wake_at(node, decided::until(&intent, &self.policy));
             }
         }
         let left_by = self.locks.left_by(node.as_str(), is_there);

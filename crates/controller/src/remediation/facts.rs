@@ -7,11 +7,11 @@ use event_store::StoredFault;
 use health_event::incident::{Incident, IncidentId, Rung};
 use health_event::{BootId, Boots, FaultId, RecommendedAction};
 use jiff::Timestamp;
-use k8s_api::names;
 use k8s_api::reboot_node::{
     self, NO_REBOOT_OBSERVED, NODE_EXCLUDED, NODE_NOT_FOUND, NODE_READY, RECALLED, RebootNode,
     SIGNAL_SENT, TIMEOUT,
 };
+use k8s_api::{names, remediation_state};
 
 use crate::nodes::{ConditionStatus, NodeFacts};
 
@@ -109,7 +109,9 @@ pub(super) fn object(
         condition.filter(|condition| condition.status == status)
     };
     if is(NODE_READY, "True").is_some() {
-        return Object::Done;
+        return Object::Done {
+            since: object.status.start_time.or(intended_at),
+        };
     }
     let not_ready = is(NODE_READY, "False");
     if not_ready.is_some_and(|why| why.reason == NO_REBOOT_OBSERVED) {
@@ -171,7 +173,34 @@ pub(super) fn found(object: &RebootNode) -> Option<Found> {
         force: object.spec.force,
         boot_before: BootId::new(annotation(names::BOOT_BEFORE)),
         made_at: object.metadata.creation_timestamp?,
+        is_there: true,
     })
+}
+
+/// The attempts of an incident that its node's annotation names. The boot before is not among what it says: the
+/// present one is not older.
+pub(super) fn noted(
+    node: &NodeFacts,
+    incident: &Incident,
+    present: &BootId,
+    now: Timestamp,
+) -> Vec<Found> {
+    let text = node.annotation(names::REMEDIATION_STATE.text);
+    let noted = text.into_iter().flat_map(remediation_state::noted);
+    let of_incident = noted.filter_map(|noted| {
+        let number = noted.object.rsplit_once('-')?.1.parse().ok()?;
+        (object_name(incident, number) == noted.object).then(|| Found {
+            object: noted.object,
+            number,
+            action: words(&noted.action),
+            rung: Rung::Reboot,
+            force: false,
+            boot_before: present.clone(),
+            made_at: noted.ordered_at.min(now),
+            is_there: false,
+        })
+    });
+    of_incident.collect()
 }
 
 #[cfg(test)]
@@ -220,7 +249,7 @@ mod tests {
             (condition(SIGNAL_SENT, "True"), running()),
             (condition(MANUAL_MODE, "True"), running()),
             (started.clone(), Object::Running { since }),
-            (over(NODE_READY, "True"), Object::Done),
+            (over(NODE_READY, "True"), Object::Done { since: None }),
             (
                 over(NODE_READY, "False"),
                 Object::Failed("R: m ".to_owned()),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use decide::remediation::{Decision, Mode, Policy, View, adopted, decide};
+use decide::remediation::{Decision, Mode, Policy, Reason, View, adopted, decide};
 use event_store::{ReadError, Transition, WriteError};
 use health_event::NodeName;
 use health_event::incident::{Effect, Incident, RepairStatus};
@@ -187,7 +187,7 @@ impl Module {
             waits_as_own_node: own == Some(name),
             policy: self.policy_now(),
         };
-        let decision = match self.found(incident, view.policy, now) {
+        let decision = match self.found(incident, observed, view.policy, now) {
             Some(adopted) => adopted,
             None => decide(&view, now),
         };
@@ -215,7 +215,13 @@ impl Module {
     }
 
     /// The repair of an incident that was rebuilt after the store was lost.
-    fn found(&self, incident: &Incident, policy: &Policy, now: Timestamp) -> Option<Decision> {
+    fn found(
+        &self,
+        incident: &Incident,
+        observed: &Observed,
+        policy: &Policy,
+        now: Timestamp,
+    ) -> Option<Decision> {
         if said::attempt_of(incident).is_some() || !self.context.reboots.is_known() {
             return None;
         }
@@ -223,9 +229,12 @@ impl Module {
         let of_incident = objects
             .iter()
             .filter(|object| facts::is_ordered_by(object, incident));
-        let found: Vec<_> = of_incident
+        let mut found: Vec<_> = of_incident
             .filter_map(|object| facts::found(object))
             .collect();
+        if let (Some(node), Some(look)) = (&observed.node, &observed.look) {
+            found.extend(facts::noted(node, incident, &look.boot, now));
+        }
         adopted(incident, &found, policy, now)
     }
 
@@ -261,7 +270,10 @@ impl Module {
         };
         let attempt = said::attempt_of(&incident);
         let state_puts = match attempt {
-            Some(attempt) if transition.to == RepairStatus::Requested => {
+            Some(attempt)
+                if transition.to == RepairStatus::Requested
+                    || transition.reason == Reason::Found =>
+            {
                 let window = self.policy.window;
                 let attempts = observed.attempts.clone();
                 vec![attempts.put(&incident.machine, attempt, window)]

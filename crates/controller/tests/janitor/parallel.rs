@@ -86,7 +86,11 @@ async fn of_more_than_a_free_place_wakes_two_run_at_a_time_and_all_come_to_their
     rig.until_sent(&nodes, PLACES).await;
     let has_place = |node: &&str| rig.provider.signals(node) == 1;
     let (runs, waits): (Vec<&str>, Vec<&str>) = free.iter().partition(|node| has_place(node));
-    assert_eq!((runs.len(), waits.len()), (PLACES, NEXT), "{runs:?} {waits:?}");
+    assert_eq!(
+        (runs.len(), waits.len()),
+        (PLACES, NEXT),
+        "{runs:?} {waits:?}"
+    );
 
     // Of those that wait longest none can begin: each place that is free goes to one of the youngest at
     // once.

@@ -52,9 +52,19 @@ pub struct RebootNode {
     pub signal: Signal,
     /// Whether condition `ManualMode` stands.
     pub says_manual: bool,
-    /// Whether condition `NodeReady` says how a reboot ended, in one of our words. An end alone proves
-    /// nothing: anyone may write one.
-    pub says_end: bool,
+    /// How condition `NodeReady` says that it ended.
+    pub end: Option<End>,
+}
+
+/// How an object says that it ended. It proves nothing alone: anyone may write one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The signal was refused before anything began.
+    Refused,
+    /// The provider said that it is done, and the node stayed in its boot.
+    NoReboot,
+    /// In any other word.
+    Other,
 }
 
 /// The node.
@@ -91,6 +101,8 @@ pub struct Intent {
     pub boot_before: BootId,
     /// When.
     pub at: Timestamp,
+    /// Its effect may come until then, as it was stored.
+    pub deadline: Timestamp,
     /// Whether this process stored it and has not called yet: else the call may have been made.
     pub fresh: bool,
     /// Whether a person is to send it.
@@ -153,6 +165,9 @@ pub struct View<'a> {
     pub excluded: bool,
     /// Whether whom it was made for does not want it any more.
     pub recalled: bool,
+    /// An earlier signal to the node in the same boot came to the end of its time, and its effect was not seen:
+    /// another boot may be that one's.
+    pub earlier_signal: bool,
     /// Nothing is begun before then: the provider could not be reached, so that nothing was sent.
     pub not_before: Option<Timestamp>,
     /// Settings.

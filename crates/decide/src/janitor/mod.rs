@@ -14,7 +14,8 @@
 //!   never sent again: the node is looked at until the deadline.
 //! - What waits for a place, or for its provider, holds no lock of a node, unless its intent is stored.
 //! - No signal without the node's lock, without a free place, or for a node that is excluded.
-//! - *Succeeded* is another boot and Ready. Where the provider says that it is done and the node
+//! - *Succeeded* is another boot and Ready; where an earlier signal may have brought it, the provider says too
+//!   that it is done, or the time is over. Where the provider says that it is done and the node
 //!   has stayed in its boot, it is `NoRebootObserved`.
 //! - Every object has an end: by its deadline in every state, also with the node gone.
 //! - What is recalled before its signal may be sent is never sent; after that nothing recalls it:
@@ -34,8 +35,8 @@ use k8s_api::reboot_node::{NO_REBOOT_OBSERVED, NODE_EXCLUDED, NODE_NOT_FOUND, RE
 
 use crate::later;
 pub use facts::{
-    Answer, Condition, Intent, Lock, Node, Place, Policy, RebootNode, Signal, StatusChange, Step,
-    View,
+    Answer, Condition, End, Intent, Lock, Node, Place, Policy, RebootNode, Signal, StatusChange,
+    Step, View,
 };
 pub use orphans::runs_without_object;
 pub use places::{Beside, place};
@@ -65,6 +66,11 @@ pub fn deadline_of(at: Timestamp, policy: &Policy) -> Timestamp {
     later(at, policy.timeout)
 }
 
+/// Until when the effect of a signal may come: a shorter time that is configured later takes nothing from it.
+pub fn until(intent: &Intent, policy: &Policy) -> Timestamp {
+    deadline_of(intent.at, policy).max(intent.deadline)
+}
+
 struct Look<'a> {
     view: &'a View<'a>,
     now: Timestamp,
@@ -76,14 +82,16 @@ impl Look<'_> {
         if let Some(step) = self.takes_answer() {
             return step;
         }
-        if self.may_be_sent() && self.has_rebooted() {
+        let deadline = self.deadline();
+        let is_ours =
+            !view.earlier_signal || view.answer == Some(&Answer::Done) || deadline <= self.now;
+        if self.may_be_sent() && self.has_rebooted() && is_ours {
             return self.succeeded();
         }
         // What may be sent is followed to its deadline: the machine may be there, under another object.
         if *view.node == Node::Missing && !self.may_be_sent() {
             return self.ends(NODE_NOT_FOUND, "the node does not exist any more");
         }
-        let deadline = self.deadline();
         if deadline <= self.now {
             return self.ends(TIMEOUT, self.what_was_late());
         }
@@ -260,8 +268,27 @@ impl Look<'_> {
         let Some(intent) = self.view.intent.filter(|_| self.may_be_sent()) else {
             return true;
         };
-        let over = deadline_of(intent.at, self.view.policy) <= self.now;
-        self.view.object.says_end || self.runs_in_another_boot(intent) || over
+        let over = until(intent, self.view.policy) <= self.now;
+        over || self.runs_in_another_boot(intent) || self.is_proven_by_its_end(intent)
+    }
+
+    /// Whether its end is one that we would have written at this moment, or the person's whose signal it is.
+    fn is_proven_by_its_end(&self, intent: &Intent) -> bool {
+        let Some(end) = self.view.object.end else {
+            return false;
+        };
+        match end {
+            _ if intent.manual => true,
+            End::Refused => {
+                self.view.object.signal == Signal::Failed && !self.view.answer.is_some_and(was_sent)
+            }
+            End::NoReboot => {
+                let until = later(intent.at, self.view.policy.no_reboot_after);
+                until <= self.now && self.stayed_in_its_boot()
+            }
+            // We end as Succeeded in another boot, and as Timeout when the time is over.
+            End::Other => false,
+        }
     }
 
     fn sent_at(&self) -> Timestamp {
@@ -274,9 +301,10 @@ impl Look<'_> {
         let (object, policy) = (self.view.object, self.view.policy);
         // A start that lies ahead is not one.
         let started = object.started_at.filter(|at| *at <= later(self.now, SKEW));
-        match self.view.intent.map(|i| i.at).or(started) {
-            Some(at) => deadline_of(at, policy),
-            None => later(object.created_at, policy.queue_timeout),
+        match (self.view.intent, started) {
+            (Some(intent), _) => until(intent, policy),
+            (None, Some(at)) => deadline_of(at, policy),
+            (None, None) => later(object.created_at, policy.queue_timeout),
         }
     }
 
@@ -370,6 +398,14 @@ fn unknown(reason: &'static str, message: &str) -> Condition {
         status: None,
         reason,
         message: message.to_owned(),
+    }
+}
+
+/// Whether the provider took the signal.
+fn was_sent(answer: &Answer) -> bool {
+    match answer {
+        Answer::Sent { .. } | Answer::Done | Answer::NotDone | Answer::NotAsked(_) => true,
+        Answer::Refused(_) | Answer::Lost(_) => false,
     }
 }
 

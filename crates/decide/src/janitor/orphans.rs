@@ -4,7 +4,6 @@ use health_event::BootId;
 use jiff::Timestamp;
 
 use super::{Intent, Policy};
-use crate::later;
 
 /// Whether a signal may have its effect still of which nothing is left but the stored intent: until the
 /// machine is seen in another boot, or the time of its object would be over. Until then no other repair
@@ -19,7 +18,7 @@ pub fn runs_without_object(
     let rebooted = shown
         .filter(known)
         .is_some_and(|boot| *boot != intent.boot_before);
-    !rebooted && now < later(intent.at, policy.timeout)
+    !rebooted && now < super::until(intent, policy)
 }
 
 #[cfg(test)]
@@ -39,6 +38,7 @@ mod tests {
         let intent = Intent {
             boot_before: BootId::new("b1"),
             at: at(1),
+            deadline: at(26),
             fresh: false,
             manual: false,
         };

@@ -27,6 +27,7 @@ struct Case {
     place: Place,
     excluded: bool,
     recalled: bool,
+    earlier_signal: bool,
     not_before: Option<Timestamp>,
     policy: Policy,
     sent: u32,
@@ -52,7 +53,7 @@ impl Case {
                 completed_at: None,
                 signal: Signal::Unknown,
                 says_manual: false,
-                says_end: false,
+                end: None,
             },
             node: seen("b1", true),
             lock: Lock::NotKnown,
@@ -62,6 +63,7 @@ impl Case {
             place: Place::Free,
             excluded: false,
             recalled: false,
+            earlier_signal: false,
             not_before: None,
             policy: policy(),
             sent: 0,
@@ -81,6 +83,7 @@ impl Case {
             place: self.place,
             excluded: self.excluded,
             recalled: self.recalled,
+            earlier_signal: self.earlier_signal,
             not_before: self.not_before,
             policy: &self.policy,
         };
@@ -98,6 +101,7 @@ impl Case {
                 self.intent = Some(Intent {
                     boot_before: boot.clone(),
                     at: now,
+                    deadline: deadline_of(now, &self.policy),
                     fresh: true,
                     manual: self.policy.manual,
                 });
@@ -122,7 +126,13 @@ impl Case {
         assert!(object.completed_at.is_none(), "written after its end");
         object.completed_at = change.completed_at;
         object.says_manual |= change.manual;
-        object.says_end |= change.completed_at.is_some();
+        let ready = change.node_ready.as_ref();
+        let end = ready.filter(|_| change.completed_at.is_some());
+        object.end = end.map(|ready| match ready.reason {
+            "Failed" => End::Refused,
+            NO_REBOOT_OBSERVED => End::NoReboot,
+            _ => End::Other,
+        });
         if let Some(signal) = &change.signal {
             object.signal = match signal.status {
                 Some(true) => Signal::Sent {
@@ -359,11 +369,50 @@ fn what_another_janitor_has_begun_is_followed_and_never_sent() {
 }
 
 #[test]
+fn another_boot_that_an_earlier_signal_may_have_brought_proves_a_signal_only_with_the_providers_word()
+ {
+    let mut case = Case::new();
+    case.earlier_signal = true;
+    case.run(at(1), &sent());
+    case.node = seen("b2", true);
+    case.run(at(2), &Answer::NotDone);
+    assert_eq!(case.object.completed_at, None, "the node is kept out");
+    assert_eq!(case.lock, Lock::Ours);
+    let mut done = case.clone();
+    done.run(at(3), &Answer::Done);
+    assert_eq!(done.end(), (Some(true), "Succeeded"));
+    // Who never says that it is done has its time.
+    case.run(at(26), &Answer::NotDone);
+    assert_eq!(case.end(), (Some(true), "Succeeded"));
+}
+
+#[test]
+fn a_shorter_time_that_is_configured_later_ends_no_signal_that_is_out() {
+    let mut case = Case::new();
+    case.run(at(1), &sent());
+    case.policy.timeout = MINUTE;
+    case.run(at(25), &Answer::NotDone);
+    assert_eq!(case.object.completed_at, None);
+    case.run(at(26), &Answer::NotDone);
+    assert_eq!(case.end(), (Some(false), "Timeout"));
+}
+
+#[test]
 fn what_others_write_into_the_status_ends_no_signal() {
-    let ways: [fn(&mut Case); 3] = [
+    fn over(case: &mut Case, end: End) {
+        (case.object.completed_at, case.object.end) = (Some(at(2)), Some(end));
+    }
+    let ways: [fn(&mut Case); 7] = [
         |case| case.object.completed_at = Some(at(2)),
         |case| case.object.signal = Signal::Failed,
         |case| case.object.started_at = Some(at(-100_000)),
+        |case| over(case, End::Other),
+        |case| over(case, End::NoReboot),
+        |case| over(case, End::Refused),
+        |case| {
+            over(case, End::Refused);
+            case.object.signal = Signal::Failed;
+        },
     ];
     for way in ways {
         let mut case = Case::new();
@@ -382,6 +431,24 @@ fn what_others_write_into_the_status_ends_no_signal() {
     case.object.completed_at = Some(at(2));
     assert_eq!(case.decide(at(3)), Step::Wait(Some(at(26))));
     assert_eq!(case.decide(at(26)), Step::Unlock);
+    // Ours say what was true when they were written, also after a restart.
+    for (end, signal, from) in [
+        (End::Refused, Signal::Failed, 3),
+        (
+            End::NoReboot,
+            Signal::Sent {
+                request: String::new(),
+            },
+            11,
+        ),
+    ] {
+        let mut case = Case::new();
+        case.run(at(1), &sent());
+        case.restart();
+        over(&mut case, end);
+        (case.object.signal, case.lock) = (signal, Lock::Ours);
+        assert_eq!(case.decide(at(from)), Step::Unlock, "{end:?}");
+    }
     // A start that lies years ahead is no reason to wait for it.
     let mut case = Case::new();
     case.object.started_at = Some(at(10_000_000));

@@ -13,8 +13,8 @@
 //! - *Requested*: the order is stored, then the object is made; its name follows from incident and
 //!   attempt, so that making it twice makes it once.
 //! - *Succeeded* is what was seen on the node, never what the object says alone: another boot, and
-//!   Ready. Ready in the old boot is `NoRebootObserved`: the attempt is used up, and the next one
-//!   asks for force.
+//!   Ready. Ready in the old boot when the attempt's time is over is `NoRebootObserved`: the attempt
+//!   is used up, and the next one asks for force.
 //! - A fault that was last said in an earlier boot is covered: it closes by the settled report, or
 //!   is said again and starts the next attempt in the same incident.
 //!
@@ -67,8 +67,11 @@ pub enum Object {
     },
     /// It is at its end without having been begun: its words.
     NotBegun(String),
-    /// It says that it is done.
-    Done,
+    /// It says that it is done; since when it was begun, where that is known.
+    Done {
+        /// When it was begun.
+        since: Option<Timestamp>,
+    },
     /// It says that the node was not seen to have rebooted, although it should have.
     NoReboot,
     /// It says that it failed: its words.
@@ -423,7 +426,7 @@ impl Look<'_> {
             Object::Queued
             | Object::Running { .. }
             | Object::NotBegun(_)
-            | Object::Done
+            | Object::Done { .. }
             | Object::NoReboot
             | Object::Failed(_) => {
                 let mut decision = self.move_to(RepairStatus::Running, Reason::ObjectSeen);
@@ -456,7 +459,7 @@ impl Look<'_> {
             return decision;
         }
         match self.view.object {
-            Object::Done => self.done(attempt),
+            Object::Done { since } => self.done(attempt, *since),
             Object::NoReboot => {
                 let unseen = RepairStatus::Failed(RepairFailure::NoRebootObserved);
                 self.move_to(unseen, Reason::ObjectFailed)
@@ -538,16 +541,14 @@ impl Look<'_> {
     /// Whether nothing more is waited for.
     fn is_late(&self, attempt: &Attempt) -> bool {
         let until = match self.view.object {
-            Object::Running { since: Some(since) } => {
-                later(*since, self.span_of(attempt)).max(attempt.deadline)
-            }
+            Object::Running { since: Some(since) } => self.until_from(attempt, Some(*since)),
             Object::Queued | Object::NotKnown => self.queued_until(attempt),
             Object::Running { since: None }
             | Object::Absent
             | Object::CalledOff
             | Object::Refused(_)
             | Object::NotBegun(_)
-            | Object::Done
+            | Object::Done { .. }
             | Object::NoReboot
             | Object::Failed(_) => attempt.deadline,
         };
@@ -588,7 +589,7 @@ impl Look<'_> {
         };
         // What the object still does is waited for, or the next one would meet it.
         let over = match self.view.object {
-            Object::Done
+            Object::Done { .. }
             | Object::NoReboot
             | Object::Absent
             | Object::CalledOff
@@ -602,17 +603,35 @@ impl Look<'_> {
             .then(|| self.move_to(RepairStatus::Succeeded, Reason::OtherBoot))
     }
 
-    fn done(&self, attempt: &Attempt) -> Decision {
+    /// Until when what was begun then is waited for.
+    fn until_from(&self, attempt: &Attempt, since: Option<Timestamp>) -> Timestamp {
+        let whole = since.map(|since| later(since, self.span_of(attempt)));
+        whole.map_or(attempt.deadline, |whole| whole.max(attempt.deadline))
+    }
+
+    fn done(&self, attempt: &Attempt, since: Option<Timestamp>) -> Decision {
         match (attempt.rung, self.view.node) {
             // Ready alone proves nothing; a node that is not Ready is waited for.
             (Rung::Reboot, Some(node)) if attempt.boot_before.is_unknown() && node.ready => {
                 self.move_to(RepairStatus::Succeeded, Reason::ObjectDone)
             }
-            (Rung::Reboot, Some(node)) if node.ready && !is_other_boot(node, attempt) => {
-                let unseen = RepairStatus::Failed(RepairFailure::NoRebootObserved);
-                self.move_to(unseen, Reason::ObjectDone)
+            // The node may be seen later than its object, and its boot may come late: only time says
+            // that it did not happen.
+            (Rung::Reboot, node) => {
+                let until = self.until_from(attempt, since);
+                if self.now < until {
+                    return Decision {
+                        wake_at: Some(until),
+                        ..Decision::default()
+                    };
+                }
+                let stayed = node.is_some_and(|node| node.ready && !is_other_boot(node, attempt));
+                if stayed {
+                    let unseen = RepairStatus::Failed(RepairFailure::NoRebootObserved);
+                    return self.move_to(unseen, Reason::ObjectDone);
+                }
+                self.too_late()
             }
-            (Rung::Reboot, _) => self.until(attempt),
             (Rung::Reset | Rung::HandOver | Rung::Terminate, _) => {
                 self.move_to(RepairStatus::Succeeded, Reason::ObjectDone)
             }

@@ -73,20 +73,25 @@ pub struct Found {
     pub boot_before: BootId,
     /// When it was made.
     pub made_at: Timestamp,
+    /// Whether the object is there, and not its name alone on the node.
+    pub is_there: bool,
 }
 
 /// An attempt whose action is not configured any more has this long.
 pub(super) const DEADLINE: SignedDuration = SignedDuration::from_mins(35);
 
-/// The repair of an incident that was rebuilt after the store was lost, as its last object tells. What
-/// became of it is decided next.
+/// The repair of an incident that was rebuilt after the store was lost, as its last object tells, or the node
+/// where the object is gone. What became of it is decided next; of one that is gone nobody knows whether its
+/// signal is out, so that it is looked for until its deadline.
 pub fn adopted(
     incident: &Incident,
     found: &[Found],
     policy: &Policy,
     now: Timestamp,
 ) -> Option<Decision> {
-    let last = found.iter().max_by_key(|found| found.number)?;
+    let last = found
+        .iter()
+        .max_by_key(|found| (found.number, found.is_there))?;
     let before = incident.repair.as_ref();
     if incident.quarantine.is_closed() || before.is_some_and(|before| before.attempt.is_some()) {
         return None;
@@ -94,10 +99,15 @@ pub fn adopted(
     let from = before.map(|before| before.status.clone());
     let executor = policy.executors.get(&last.action);
     let deadline = executor.map_or(DEADLINE, |executor| executor.deadline);
+    let status = if last.is_there {
+        RepairStatus::Running
+    } else {
+        RepairStatus::Unknown
+    };
     let mut next = incident.clone();
     next.version += 1;
     next.repair = Some(Repair {
-        status: RepairStatus::Running,
+        status: status.clone(),
         since: now,
         attempt: Some(Attempt {
             number: last.number,
@@ -116,7 +126,7 @@ pub fn adopted(
         incident: Some(next),
         transition: Some(Transition {
             from,
-            to: RepairStatus::Running,
+            to: status,
             reason: Reason::Found,
         }),
         wake_at: Some(now),
@@ -166,6 +176,7 @@ mod tests {
             force: number > 1,
             boot_before: BootId::new("b1"),
             made_at: at(1),
+            is_there: true,
         }
     }
 
@@ -251,6 +262,23 @@ mod tests {
         let mut closed = lost;
         closed.quarantine = QuarantineStatus::Closed(CloseReason::Recovered);
         assert_eq!(adopted(&closed, &[found(1)], &policy(), at(3)), None);
+    }
+
+    #[test]
+    fn an_attempt_that_the_node_names_and_whose_object_is_gone_is_unknown_until_its_deadline() {
+        let lost = incident(None);
+        let noted = |number| Found {
+            is_there: false,
+            ..found(number)
+        };
+        let decision = adopted(&lost, &[found(1), noted(2)], &policy(), at(2)).unwrap();
+        let repair = decision.incident.unwrap().repair.unwrap();
+        assert_eq!(repair.status, RepairStatus::Unknown);
+        let attempt = repair.attempt.unwrap();
+        assert_eq!((attempt.number, attempt.deadline), (2, at(36)));
+        let decision = adopted(&lost, &[noted(2), found(2)], &policy(), at(2)).unwrap();
+        let repair = decision.incident.unwrap().repair.unwrap();
+        assert_eq!(repair.status, RepairStatus::Running, "its object tells");
     }
 
     #[test]

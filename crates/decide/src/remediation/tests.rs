@@ -163,7 +163,7 @@ fn a_reboot_is_ordered_seen_and_its_faults_are_covered() {
     assert_eq!(case.decide(at(2)).wake_at, Some(at(31)));
     case.node.as_mut().unwrap().ready = false;
     case.reboot("b2");
-    case.object = Object::Done;
+    case.object = Object::Done { since: None };
     assert_eq!(case.settle(at(3)), [""; 0], "it is not Ready");
     case.node.as_mut().unwrap().ready = true;
     assert_eq!(case.settle(at(4)), ["Succeeded"]);
@@ -178,13 +178,17 @@ fn a_reboot_is_ordered_seen_and_its_faults_are_covered() {
 
 #[test]
 fn a_reboot_that_did_not_happen_uses_the_attempt_up_and_the_next_asks_for_force() {
-    // Nothing but the node tells, or the object has seen it itself.
-    for says in [Object::Done, Object::NoReboot] {
+    // The object has seen it itself, or says that it is done, and its time is over without another boot.
+    for says in [Object::NoReboot, Object::Done { since: None }] {
         let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
         case.settle(at(1));
         case.object = says.clone();
+        let time = |ordered| match says {
+            Object::NoReboot => ordered + 1,
+            _ => ordered + 30,
+        };
         assert_eq!(
-            case.settle(at(2)),
+            case.settle(at(time(1))),
             ["Running", "Failed", "Planned", "Requested"]
         );
         assert_eq!(
@@ -192,12 +196,41 @@ fn a_reboot_that_did_not_happen_uses_the_attempt_up_and_the_next_asks_for_force(
             "maintenance-n1-01arz3ndektsv4rrffq69g5fav-2"
         );
         assert!(case.ordered[1].force, "{says:?}");
-        case.object = says;
-        assert_eq!(case.settle(at(3)), ["Running", "Failed", "NeedsOperator"]);
+        case.object = says.clone();
+        let states = case.settle(at(time(time(1))));
+        assert_eq!(states, ["Running", "Failed", "NeedsOperator"]);
         let exhausted = OperatorReason::Exhausted { rung: Rung::Reboot };
         assert_eq!(*case.status(), RepairStatus::NeedsOperator(exhausted));
         assert_eq!(case.ordered.len(), 2);
     }
+}
+
+/// Objects and nodes are seen by two watches, and neither waits for the other.
+#[test]
+fn an_object_that_is_done_before_its_node_is_seen_in_another_boot_orders_no_second_reboot() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    case.object = Object::Done { since: None };
+    assert_eq!(case.settle(at(2)), ["Running"], "Ready in the old boot");
+    assert_eq!(case.decide(at(2)).wake_at, Some(at(31)));
+    case.reboot("b2");
+    assert_eq!(case.settle(at(3)), ["Succeeded"]);
+    assert_eq!(case.ordered.len(), 1);
+}
+
+#[test]
+fn what_was_begun_late_and_is_done_has_its_whole_time_to_be_seen() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    case.object = Object::Queued;
+    assert_eq!(case.settle(at(40)), ["Running"]);
+    case.object = Object::Done {
+        since: Some(at(41)),
+    };
+    assert_eq!(case.settle(at(42)), [""; 0]);
+    assert_eq!(case.decide(at(42)).wake_at, Some(at(71)));
+    case.reboot("b2");
+    assert_eq!(case.settle(at(43)), ["Succeeded"]);
 }
 
 #[test]
@@ -230,13 +263,13 @@ fn a_fault_that_stays_open_after_a_reboot_that_came_late_or_by_itself_calls_a_pe
 fn a_fault_that_is_said_again_in_the_new_boot_starts_the_next_attempt() {
     let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
     case.settle(at(1));
-    case.object = Object::Done;
+    case.object = Object::Done { since: None };
     case.reboot("b2");
     assert_eq!(case.settle(at(2)), ["Succeeded"]);
     case.faults = vec![fault("RESTART_BM", "b2", 3)];
     assert_eq!(case.settle(at(3)), ["Planned", "Requested"]);
     assert!(!case.ordered[1].force, "the first was seen to happen");
-    case.object = Object::Done;
+    case.object = Object::Done { since: None };
     case.reboot("b3");
     case.settle(at(4));
     case.faults = vec![fault("RESTART_BM", "b3", 5)];
@@ -306,7 +339,7 @@ fn what_was_repaired_and_does_not_close_calls_a_person_and_no_second_reboot() {
     for covered in [fault("RESTART_BM", "b1", 0), fault("RESTART_BM", "", 0)] {
         let mut case = Case::new(&[covered]);
         case.settle(at(1));
-        case.object = Object::Done;
+        case.object = Object::Done { since: None };
         case.reboot("b2");
         assert_eq!(case.settle(at(2)), ["Succeeded"]);
         assert_eq!(case.settle(at(12)), ["NeedsOperator"]);
@@ -355,7 +388,7 @@ fn the_strongest_action_is_ordered_and_a_person_is_called_for_what_is_left() {
     // Once the reboot has covered the one, the other still needs the person.
     let mut case = Case::new(&[fault("RESTART_BM", "b1", 0), fault("NONE", "b1", 0)]);
     case.settle(at(1));
-    case.object = Object::Done;
+    case.object = Object::Done { since: None };
     case.reboot("b2");
     case.settle(at(2));
     case.faults = vec![fault("NONE", "b2", 3)];
@@ -617,7 +650,7 @@ fn where_boots_are_not_known_the_object_is_believed() {
     case.node.as_mut().unwrap().boot = boot("b2");
     case.object = Object::Running { since: None };
     assert_eq!(case.settle(at(2)), ["Running"], "nothing proves a reboot");
-    case.object = Object::Done;
+    case.object = Object::Done { since: None };
     assert_eq!(case.settle(at(3)), ["Succeeded"]);
 }
 
@@ -693,7 +726,7 @@ proptest! {
                         3 => Object::Running { since: None },
                         4 => Object::Queued,
                         5 => Object::NotBegun(String::new()),
-                        6 => Object::Done,
+                        6 => Object::Done { since: None },
                         _ => Object::Failed(String::new()),
                     };
                 }

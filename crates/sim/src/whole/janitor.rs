@@ -1,10 +1,11 @@
 //! The janitor's turn for one object, and the provider that it calls.
 
 use decide::janitor::{
-    self, Answer, Beside, Lock, Node, Place, RebootNode, Signal, StatusChange, Step, View,
+    self, Answer, Beside, End, Lock, Node, Place, RebootNode, Signal, StatusChange, Step, View,
 };
 use decide::remediation::has_happened;
 use health_event::incident::DrainStatus;
+use k8s_api::reboot_node::{NO_REBOOT_OBSERVED, TIMEOUT};
 
 use super::memory::Call;
 use super::step::Provider;
@@ -44,6 +45,7 @@ fn decide(setup: &Setup, world: &World, reboot: &Reboot) -> Option<Step> {
     let intent = stored.map(|intent| janitor::Intent {
         boot_before: boot_id(0, intent.boot),
         at: Setup::now(intent.at),
+        deadline: janitor::deadline_of(Setup::now(intent.at), &setup.janitor),
         fresh,
         manual: false,
     });
@@ -65,10 +67,22 @@ fn decide(setup: &Setup, world: &World, reboot: &Reboot) -> Option<Step> {
         },
         excluded: false,
         recalled,
+        earlier_signal: earlier_signal(world, reboot),
         not_before: None,
         policy: &setup.janitor,
     };
     Some(janitor::decide(&view, world.now()))
+}
+
+/// Whether the signal of another object in the same boot came to the end of its time.
+fn earlier_signal(world: &World, reboot: &Reboot) -> bool {
+    let intended = world.intents.iter().find(|i| i.object == reboot.uid);
+    let is_earlier = |other: &&Reboot, boot| {
+        let sent = other.uid != reboot.uid && other.body.started_at.is_some();
+        sent && other.ready.1 == TIMEOUT && world.boot_before(other.uid) == boot
+    };
+    let mut others = world.shown().iter().map(|other| &**other);
+    intended.is_some_and(|intent| others.any(|other| is_earlier(&other, intent.boot)))
 }
 
 /// Whether a reboot of this node may be begun beside those of others.
@@ -355,12 +369,19 @@ fn written(body: &RebootNode, change: &StatusChange) -> RebootNode {
         Some(false) => Signal::Failed,
         None => Signal::Unknown,
     });
+    let ready = change.node_ready.as_ref();
+    let end = ready.filter(|_| change.completed_at.is_some());
+    let end = end.map(|ready| match ready.reason {
+        "Failed" => End::Refused,
+        NO_REBOOT_OBSERVED => End::NoReboot,
+        _ => End::Other,
+    });
     RebootNode {
         started_at: body.started_at.or(change.started_at),
         completed_at: body.completed_at.or(change.completed_at),
         signal: signal.unwrap_or_else(|| body.signal.clone()),
         says_manual: body.says_manual || change.manual,
-        says_end: body.says_end || (change.completed_at.is_some() && change.node_ready.is_some()),
+        end: body.end.or(end),
         ..body.clone()
     }
 }

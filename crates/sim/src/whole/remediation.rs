@@ -5,6 +5,7 @@ use decide::remediation::{
     self, FaultFacts, Mode, NodeLook, Object, PastAttempt, View, boots_seen, wants,
 };
 use health_event::incident::{Attempt, Effect, Incident, Repair, RepairStatus};
+use jiff::Timestamp;
 use k8s_api::reboot_node::NO_REBOOT_OBSERVED;
 
 use super::{Intent, Reboot, Setup, World, Wrong, promises};
@@ -169,17 +170,23 @@ fn object(setup: &Setup, world: &World, incident: &Incident) -> Object {
     match read.as_deref() {
         None => Object::Absent,
         Some(reboot) if !reboot.is_over() => running(world, reboot),
-        Some(reboot) if reboot.ready.0 == Some(true) => Object::Done,
+        Some(reboot) if reboot.ready.0 == Some(true) => Object::Done {
+            since: begun(world, reboot),
+        },
         Some(reboot) if reboot.ready.1 == NO_REBOOT_OBSERVED => Object::NoReboot,
         Some(reboot) if is_over_unsent(reboot) => Object::NotBegun(reboot.ready.1.to_owned()),
         Some(reboot) => Object::Failed(reboot.ready.1.to_owned()),
     }
 }
 
-fn running(world: &World, reboot: &Reboot) -> Object {
+fn begun(world: &World, reboot: &Reboot) -> Option<Timestamp> {
     let intended = world.intents.iter().find(|i| i.object == reboot.uid);
     let since = reboot.body.started_at;
-    let since = since.or_else(|| intended.map(|intent| Setup::now(intent.at)));
+    since.or_else(|| intended.map(|intent| Setup::now(intent.at)))
+}
+
+fn running(world: &World, reboot: &Reboot) -> Object {
+    let since = begun(world, reboot);
     let sent = reboot.body.signal != janitor::Signal::Unknown || reboot.body.says_manual;
     if since.is_none() && !sent {
         Object::Queued
@@ -297,7 +304,7 @@ pub(super) fn body(world: &World, force: bool) -> janitor::RebootNode {
         completed_at: None,
         signal: janitor::Signal::Unknown,
         says_manual: false,
-        says_end: false,
+        end: None,
     }
 }
 
@@ -361,6 +368,7 @@ impl World {
             let intent = janitor::Intent {
                 boot_before: boot_id(0, intent.boot),
                 at: Setup::now(intent.at),
+                deadline: janitor::deadline_of(Setup::now(intent.at), &setup.janitor),
                 fresh: false,
                 manual: false,
             };

@@ -58,6 +58,7 @@ fn repair(state: &str, detail: &str, words: &str) -> api::Repair {
         detail: detail.into(),
         words: words.into(),
         since: ago(120),
+        again_at: None,
         blocked_by: None,
         attempt: None,
     }
@@ -101,7 +102,7 @@ fn check(name: &str, node: &api::Node) {
 
 #[test]
 fn each_state_of_a_drain_says_what_goes_on_and_what_a_person_can_do() {
-    for why in ["paused", "other_drainer", "own_node"] {
+    for why in ["paused", "other_drainer", "own_node", "turn"] {
         let node = node(Some(drain("Waiting", why)), None);
         check(&format!("drain_waits_{why}"), &node);
     }
@@ -285,6 +286,26 @@ fn each_failure_of_a_repair_and_each_need_of_a_person_says_why() {
     }
 }
 
+/// The attempts of the machine are free again at a time, those of an incident never.
+#[test]
+fn what_goes_on_by_itself_is_told_with_its_time_and_with_what_keeps_it() {
+    let again = api::Repair {
+        attempt: Some(attempt("failed")),
+        again_at: Some(ago(-7_200)),
+        ..repair("NeedsOperator", "exhausted", "reboot")
+    };
+    let node = node(Some(drain("Drained", "")), Some(again));
+    check("repair_needs_exhausted_for_a_time", &node);
+    let told = told(&node, taken_out(), &repairs());
+    let says = [
+        "ordered by itself at 2026-09-12 05:20:30 CEST (in 2 h)",
+        "kubectl annotate node gpu-17 warden.dev/pause=TEXT",
+    ];
+    for says in says {
+        assert!(told.contains(says), "{says}: {told}");
+    }
+}
+
 /// What is left to a person once the attempts are used up depends on who carries orders out.
 #[test]
 fn once_the_attempts_are_used_up_a_persons_own_order_is_offered_where_somebody_carries_it_out() {
@@ -307,7 +328,8 @@ fn once_the_attempts_are_used_up_a_persons_own_order_is_offered_where_somebody_c
         let told = told(&node, taken_out(), &status);
         assert_eq!(told.contains(order), offered, "{janitor}: {told}");
         assert!(told.contains(says), "{janitor}: {told}");
-        assert!(told.contains("remediation.attempts_window"), "{told}");
+        assert!(told.contains("orders nothing more in it"), "{told}");
+        assert!(!told.contains("warden.dev/pause"), "{told}");
         assert!(told.contains("warden release gpu-17"), "{told}");
     }
 }
@@ -321,8 +343,10 @@ fn each_thing_that_keeps_a_planned_repair_is_named() {
         "external_owner",
         "not_drained",
         "other_repair",
+        "left_repair",
         "own_node",
         "first_action",
+        "turn",
         "objects_unknown",
         "no_definition",
         "api_error",
@@ -526,6 +550,7 @@ fn a_timeline_has_words_for_each_reason_of_drain_and_repair() {
         (remediation::Reason::ObjectRefused, "Failed"),
         (remediation::Reason::Deadline, "Failed"),
         (remediation::Reason::FaultsGone, "Cancelled"),
+        (remediation::Reason::Booted, "Cancelled"),
         (remediation::Reason::NothingLeft, "NeedsOperator"),
         (remediation::Reason::StillOpen, "NeedsOperator"),
         (remediation::Reason::Found, "Running"),

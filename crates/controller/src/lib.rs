@@ -16,11 +16,13 @@
 //! leave, [`api`] shows.
 
 pub mod args;
+pub mod backlog;
 mod checked;
 pub mod config;
 pub mod context;
 pub mod crash;
 pub mod kubernetes;
+pub mod orders;
 pub mod requests;
 pub mod stages;
 pub mod stop;

@@ -24,17 +24,19 @@ pub struct Stages(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     looks: Mutex<Looks>,
-    /// A look over pods changed.
+    /// A look over pods changed, or a reboot waits for the controller to move.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Looks {
     pods: HashMap<NodeName, PodLook>,
-    /// Nodes whose look over pods changed since somebody asked.
+    /// Nodes of which there is something else to say since somebody asked.
     changed: BTreeSet<NodeName>,
     repairs: HashMap<NodeName, &'static str>,
     releases: HashMap<NodeName, &'static str>,
+    /// The reboot of the controller's own node that waits until it runs elsewhere, until that was said.
+    controller_here: HashMap<NodeName, String>,
 }
 
 impl Stages {
@@ -59,6 +61,26 @@ impl Stages {
             }
             self.0.changed.notified().await;
         }
+    }
+
+    /// A reboot of the controller's own node waits until the controller runs elsewhere: to be said once.
+    pub fn set_controller_here(&self, node: &NodeName, object: &str) {
+        let mut looks = self.lock();
+        looks
+            .controller_here
+            .insert(node.clone(), object.to_owned());
+        looks.changed.insert(node.clone());
+        self.0.changed.notify_one();
+    }
+
+    /// The reboot of which it is to be said that it waits for the controller to move.
+    pub fn controller_here(&self, node: &NodeName) -> Option<String> {
+        self.lock().controller_here.get(node).cloned()
+    }
+
+    /// That was said.
+    pub fn told_controller_here(&self, node: &NodeName) {
+        self.lock().controller_here.remove(node);
     }
 
     /// What the drain of a node waits for.

@@ -2,11 +2,14 @@
 //! the objects, and the machine, by its boots.
 
 mod ends;
+mod given_back;
 mod kept;
-mod kit;
+pub(crate) mod kit;
 mod lost;
 mod noted;
 mod rows;
+mod told;
+mod turns;
 
 use std::collections::BTreeMap;
 
@@ -97,7 +100,10 @@ async fn an_object_that_is_done_in_the_same_boot_is_followed_by_one_with_force_a
     case.done(second["metadata"]["name"].as_str().unwrap())
         .await;
     case.until("NeedsOperator").await;
-    let exhausted = OperatorReason::Exhausted { rung: Rung::Reboot };
+    let exhausted = OperatorReason::Exhausted {
+        rung: Rung::Reboot,
+        again_at: None,
+    };
     assert_eq!(operator(&case.incident()), exhausted);
     assert_eq!(case.objects().await.len(), 2);
     let failed = case.causes("Failed");

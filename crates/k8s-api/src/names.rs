@@ -264,6 +264,8 @@ pub const DRAIN_WITHHELD: &str = "DrainWithheld";
 pub const REPAIR_FAILED: &str = "RepairFailed";
 /// Reason of the Event on a node that a person took back while a repair may still have its effect.
 pub const REPAIR_NOT_RECALLED: &str = "RepairNotRecalled";
+/// Reason of the Event on the controller's own node whose reboot waits until the controller runs elsewhere.
+pub const REBOOT_WAITS: &str = "RebootWaits";
 /// Reason of the Event on a node that only a person can repair.
 pub const REPAIR_NEEDS_OPERATOR: &str = "RepairNeedsOperator";
 /// Value of [`OBJECT_MANAGED_BY`].

@@ -15,6 +15,8 @@ pub const API_VERSION: &str = "janitor.dgxc.nvidia.com/v1alpha1";
 pub const KIND: &str = "RebootNode";
 /// Path of the collection on the API server.
 pub const PATH: &str = "/apis/janitor.dgxc.nvidia.com/v1alpha1/rebootnodes";
+/// Name of the definition of the kind.
+pub const CRD: &str = "rebootnodes.janitor.dgxc.nvidia.com";
 /// Condition: whether the signal was sent; its message while True is the provider's id of the
 /// request.
 pub const SIGNAL_SENT: &str = "SignalSent";
@@ -32,6 +34,9 @@ pub const RECALLED: &str = "Recalled";
 pub const NODE_EXCLUDED: &str = "NodeExcluded";
 /// Reason of [`NODE_READY`] False: its node does not exist (any more); ours.
 pub const NODE_NOT_FOUND: &str = "NodeNotFound";
+/// Reason of [`NODE_READY`] Unknown: the controller runs on the node, and nothing is sent before it runs
+/// elsewhere; ours.
+pub const CONTROLLER_HERE: &str = "ControllerHere";
 /// Condition: a person sends the signal.
 pub const MANUAL_MODE: &str = "ManualMode";
 

@@ -69,6 +69,10 @@ fn waiting(drain: &Drain, clock: &Clock) -> Vec<Line> {
             "drains were switched on a short time ago (drain.first_action_delay); no pod is asked to go before {}",
             clock.until(at)
         ),
+        ("turn", _) => "drains were switched on over several nodes that are out, which go one after the other, the \
+                        oldest incident first: this one waits for its turn (a few in each quarantine.circuitBreaker \
+                        window)"
+            .to_owned(),
         ("paused", _) => format!(
             "the node is paused (annotation {}pause), and no pod is asked to go",
             health_event::keys::PREFIX

@@ -55,7 +55,19 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
         ),
         "Succeeded" => succeeded(attempt, &since),
         "Failed" => failed(repair, &since),
-        "NeedsOperator" => vec![needs_operator(facts, repair, &since)],
+        "NeedsOperator" => vec![needs_operator(facts, repair, &since, clock)],
+        "Cancelled"
+            if incident
+                .faults
+                .iter()
+                .any(|fault| fault.closed_at.is_none()) =>
+        {
+            vec![Line::Comes(format!(
+                "No repair is ordered since {since}: the machine has booted since its faults were last said, \
+                 which covers them. They are waited for to be closed, or said again; if neither happens \
+                 within remediation.settle_timeout, a person is called."
+            ))]
+        }
         "Cancelled" => {
             let text = format!("The repair was ended {since}: what it was for is over.");
             vec![Line::Comes(text)]
@@ -72,6 +84,13 @@ fn planned(incident: &Incident, repair: &Repair) -> Line {
             return Line::Person(format!(
                 "Planned is {what}, and not ordered: the controller itself runs on this node, and would end \
                  with it. It stays so until the controller runs on another node: a person has to move it."
+            ));
+        }
+        Some("left_repair") => {
+            return Line::Person(format!(
+                "Planned is {what}, and not ordered: another RebootNode of this node is not at its end although its \
+                 time is over, and nobody ends it: is its janitor gone? A person has to look at the machine, and to \
+                 delete that object."
             ));
         }
         Some("not_drained") if !is_drained_here(incident) => {
@@ -95,6 +114,10 @@ fn planned(incident: &Incident, repair: &Repair) -> Line {
         Some("first_action") => {
             "repairs were just switched on; `remediation.first_action_delay` says how long they are only \
              shown"
+        }
+        Some("turn") => {
+            "repairs were switched on over several nodes that are out, which go one after the other, the oldest \
+             incident first: this one waits for its turn (a few in each quarantine.circuitBreaker window)"
         }
         Some("objects_unknown") => {
             "the RebootNode objects can't be read; may the controller read them? `warden status` says why"
@@ -139,20 +162,23 @@ fn name(attempt: Option<&RepairAttempt>) -> String {
 fn queued(attempt: Option<&RepairAttempt>, by: Option<&str>, ordered: &str) -> Vec<Line> {
     let why = match by {
         Some("own_node") => {
-            "the controller itself runs on this node, which is rebooted last and alone: once no other \
-             reboot is under way or waits, or once the controller runs elsewhere. Else the provider can't be reached, \
-             or the node is paused or locked"
+            "the controller itself runs on this node, and would go down with it. A person has to move it: nothing \
+             is sent until it runs on another node"
         }
         _ => {
             "as many repairs as may run at a time run already, the provider can't be reached, the node is \
              paused or locked, or no janitor runs"
         }
     };
+    let text = format!(
+        "{} was ordered {ordered}, and nobody has begun it: {why}.",
+        name(attempt)
+    );
     vec![
-        Line::Blocks(format!(
-            "{} was ordered {ordered}, and nobody has begun it: {why}.",
-            name(attempt)
-        )),
+        match by {
+            Some("own_node") => Line::Person(text),
+            _ => Line::Blocks(text),
+        },
         Line::Comes(
             "  Nothing was sent. Its time counts from when it is begun; one that is given up in the queue is \
              no attempt on the machine."
@@ -231,18 +257,28 @@ fn failed(repair: &Repair, since: &str) -> Vec<Line> {
     ]
 }
 
-fn needs_operator(facts: &Facts, repair: &Repair, since: &str) -> Line {
+fn needs_operator(facts: &Facts, repair: &Repair, since: &str, clock: &Clock) -> Line {
     let why = match repair.detail.as_str() {
         "unsupported" => format!(
             "no repair is configured for action {} (remediation.remediationActions)",
             repair.words
         ),
-        "exhausted" => format!(
-            "all attempts of {} on this machine are used up, each of which counts for \
-             remediation.attempts_window (a day); the next comes by itself once one of them counts no more{}",
-            rung(&repair.words),
-            sooner(facts, repair)
-        ),
+        "exhausted" => match repair.again_at {
+            Some(at) => format!(
+                "all attempts of {} on this machine are used up for remediation.attempts_window, those of \
+                 earlier incidents among them; this incident has one left, and it is ordered by itself at {}, \
+                 unless the node is paused by then (below){}",
+                rung(&repair.words),
+                clock.until(at),
+                sooner(facts, repair)
+            ),
+            None => format!(
+                "all attempts of {} in this incident are used up (remediation.max_attempts), and Warden orders \
+                 nothing more in it{}",
+                rung(&repair.words),
+                sooner(facts, repair)
+            ),
+        },
         "not_begun" => "nobody began its orders, so that nothing was sent. Does a janitor run, and does the \
              provider answer? They are ordered again a day after the last one, or reboot it yourself"
             .to_owned(),
@@ -251,10 +287,14 @@ fn needs_operator(facts: &Facts, repair: &Repair, since: &str) -> Line {
              incident{}",
             sooner(facts, repair)
         ),
-        "still_open" => {
-            "it was repaired, and its faults are neither said again nor closed. Close those that are over"
-                .to_owned()
-        }
+        "still_open" => format!(
+            "{}, and its faults are neither said again nor closed. Close those that are over",
+            if was_seen(repair) {
+                "it was repaired"
+            } else {
+                "the machine has booted since its faults were last said"
+            }
+        ),
         other => other.to_owned(),
     };
     let last = repair.attempt.as_ref();
@@ -283,7 +323,7 @@ pub(super) fn commands(facts: &Facts, incident: &Incident) -> Vec<Command> {
         return Vec::new();
     };
     match (repair.state.as_str(), repair.blocked_by.as_deref()) {
-        ("Planned", Some("other_repair")) => vec![command(
+        ("Planned", Some("other_repair" | "left_repair")) => vec![command(
             "kubectl get rebootnodes",
             "which other repair of the node is not at its end",
         )],
@@ -300,10 +340,26 @@ pub(super) fn commands(facts: &Facts, incident: &Incident) -> Vec<Command> {
             list.extend(of_object(repair));
             list
         }
-        ("NeedsOperator", _) => once_more(facts, repair).into_iter().collect(),
+        ("NeedsOperator", _) => {
+            let paused = repair.again_at.map(|_| pause(&facts.node.name));
+            once_more(facts, repair).into_iter().chain(paused).collect()
+        }
         ("Requested" | "Running" | "Failed", _) => of_object(repair),
         _ => Vec::new(),
     }
+}
+
+fn was_seen(repair: &Repair) -> bool {
+    let last = repair.attempt.as_ref();
+    last.is_some_and(|last| last.effect == "seen")
+}
+
+/// Who is at the machine keeps Warden from rebooting it.
+fn pause(node: &str) -> Command {
+    command(
+        format!("kubectl annotate node {node} warden.dev/pause=TEXT"),
+        "keep Warden from ordering it, as while somebody is at the machine; without the annotation it goes on",
+    )
 }
 
 /// Whether an order of a person's own would have the node rebooted, although Warden orders nothing more.

@@ -17,6 +17,7 @@ pub(super) fn contradictions(config: &Config) -> Vec<Problem> {
     look.stages();
     look.drain();
     look.ladder();
+    look.superseding();
     look.attempts();
     look.janitor();
     look.quarantine();
@@ -145,6 +146,23 @@ impl Look<'_> {
                  tries the weaker repair when the stronger one did not help"
             );
             self.tell("remediation.ladder", better);
+        }
+    }
+
+    /// Groups that are said to supersede others: every order stands back behind any other of its node.
+    fn superseding(&mut self) {
+        for (name, action) in &self.config.remediation.actions {
+            if action.superseding.is_empty() {
+                continue;
+            }
+            self.found.push(Problem {
+                key: format!("remediation.remediationActions.{name}.supersedingEquivalenceGroups"),
+                value: format!("{:?}", action.superseding),
+                allowed: "left out: it has no effect. No repair is ordered while any other of the node is under way, \
+                          of whatever group and whoever made it, and faults that the other one ends are not \
+                          repaired again"
+                    .to_owned(),
+            });
         }
     }
 

@@ -33,9 +33,9 @@ pub struct RemediationConfig {
     pub actions: BTreeMap<String, ActionConfig>,
     /// Actions to climb to when a weaker repair did not help, from weak to strong.
     pub ladder: Vec<String>,
-    /// Attempts of one rung for a machine within [`RemediationConfig::attempts_window`].
+    /// Attempts of one rung in an incident, and for a machine within [`RemediationConfig::attempts_window`].
     pub max_attempts: usize,
-    /// How long attempts count.
+    /// How long attempts count for a machine.
     pub attempts_window: Duration,
     /// How long a repaired node may take until its faults are closed.
     pub settle_timeout: Duration,
@@ -52,6 +52,9 @@ pub struct ActionConfig {
     pub equivalence_group: String,
     /// An attempt has this long from its order to its effect.
     pub deadline: Duration,
+    /// `supersedingEquivalenceGroups`: without effect, for no repair is ordered while any other of the node is
+    /// under way.
+    pub superseding: Vec<String>,
 }
 
 impl RemediationConfig {
@@ -117,12 +120,6 @@ fn mode(s: &mut Section<'_>, profile: Profile) -> (bool, bool) {
     (enabled, dry_run)
 }
 
-/// One action as it was read, with what has to be held against the others.
-struct Read {
-    action: ActionConfig,
-    superseding: Vec<String>,
-}
-
 fn actions(s: &mut Section<'_>) -> BTreeMap<String, ActionConfig> {
     const KEY: &str = "remediationActions";
     let given = s.tables(
@@ -140,16 +137,16 @@ fn actions(s: &mut Section<'_>) -> BTreeMap<String, ActionConfig> {
     };
     let groups: BTreeSet<&str> = given
         .iter()
-        .map(|(_, read)| read.action.equivalence_group.as_str())
+        .map(|(_, action)| action.equivalence_group.as_str())
         .collect();
-    for (name, read) in &given {
+    for (name, action) in &given {
         if NO_REPAIR.contains(&name.as_str()) || group_name(name).is_none() {
             let allowed = "the name of an action of 1 to 63 bytes; NONE asks for nothing, \
                 CONTACT_SUPPORT and UNKNOWN for a person, and a CUSTOM one has a name of its own";
             s.problem(&format!("{KEY}.{name}"), &Value::from("{…}"), allowed);
         }
-        for group in &read.superseding {
-            let known = groups.contains(group.as_str()) && *group != read.action.equivalence_group;
+        for group in &action.superseding {
+            let known = groups.contains(group.as_str()) && *group != action.equivalence_group;
             if !known {
                 let key = format!("{KEY}.{name}.supersedingEquivalenceGroups");
                 let allowed = "groups of other actions than those of its own group";
@@ -157,18 +154,18 @@ fn actions(s: &mut Section<'_>) -> BTreeMap<String, ActionConfig> {
             }
         }
     }
-    let read = given.into_iter().map(|(name, read)| (name, read.action));
-    read.collect()
+    given.into_iter().collect()
 }
 
 fn reboot() -> ActionConfig {
     ActionConfig {
+        superseding: Vec::new(),
         equivalence_group: "restart".to_owned(),
         deadline: super::reader::parse_span(DEADLINE).expect("the default is a span"),
     }
 }
 
-fn action(mut s: Section<'_>) -> Read {
+fn action(mut s: Section<'_>) -> ActionConfig {
     let (group, version) = reboot_node::API_VERSION
         .split_once('/')
         .expect("a group and a version");
@@ -206,7 +203,7 @@ fn action(mut s: Section<'_>) -> Read {
         (
             "supersedingEquivalenceGroups",
             &[],
-            "Carried: a stronger repair contains the weaker ones in any case",
+            "Carried, and without effect: no repair is ordered while any other of the node is under way",
         ),
         "names of groups",
         group_name,
@@ -225,11 +222,9 @@ fn action(mut s: Section<'_>) -> Read {
         "a span from 1s to 7d",
         Duration::from_secs(1)..=DAY * 7,
     );
-    Read {
-        action: ActionConfig {
-            equivalence_group,
-            deadline,
-        },
+    ActionConfig {
+        equivalence_group,
+        deadline,
         superseding,
     }
 }
@@ -301,10 +296,9 @@ mod help {
         "\"\": a reboot is of a whole node, and a reset of one GPU is not part of this version";
     pub(super) const DEADLINE: &str = "How long an attempt has from its order until another boot is seen; \
         longer than the timeout of what carries it out (janitor.timeout)";
-    pub(super) const MAX_ATTEMPTS: &str =
-        "Attempts of one rung for a machine within attempts_window; then a person is called";
-    pub(super) const ATTEMPTS_WINDOW: &str =
-        "How long an attempt counts, in whatever incident of the machine it was made";
+    pub(super) const MAX_ATTEMPTS: &str = "Attempts of one rung in an incident, and for a machine within attempts_window; then a person is called";
+    pub(super) const ATTEMPTS_WINDOW: &str = "How long an attempt counts for the machine, in whatever incident it was made; for that incident it \
+         counts as long as it is open";
     pub(super) const SETTLE_TIMEOUT: &str =
         "How long a repaired node may take until its faults are closed before a person is called";
     pub(super) const FIRST_ACTION_DELAY: &str =

@@ -1,9 +1,9 @@
-//! Follows what drains wait for: core/v1 Events on their nodes, written as those of health events are.
+//! Follows what drains wait for, and reboots of the controller's own node: core/v1 Events on their nodes, written as those of health events are.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use decide::connector::drain_posts;
+use decide::connector::{controller_here_post, drain_posts};
 use health_event::NodeName;
 use health_event::incident::DrainStatus;
 use jiff::Timestamp;
@@ -35,7 +35,8 @@ impl Follower {
             let due: Vec<NodeName> = due.collect();
             let mut said = BTreeMap::new();
             for node in &due {
-                if self.say_of_pods(node, &mut said) {
+                let reboots = self.say_of_reboot(node, &mut said);
+                if self.say_of_pods(node, &mut said) || reboots {
                     told.insert(node.clone(), now);
                 }
             }
@@ -44,8 +45,30 @@ impl Follower {
                 told.retain(|node, _| !due.contains(node));
                 waiting.extend(due);
                 tokio::time::sleep(jittered(FIRST_PAUSE)).await;
+            } else {
+                for node in &due {
+                    self.context.stages.told_controller_here(node);
+                }
             }
         }
+    }
+
+    /// Answers whether there is anything to say.
+    fn say_of_reboot(
+        &self,
+        node: &NodeName,
+        said: &mut BTreeMap<decide::connector::AggregationKey, Said>,
+    ) -> bool {
+        let Some(object) = self.context.stages.controller_here(node) else {
+            return false;
+        };
+        let at = Timestamp::now();
+        Said::add(
+            said,
+            controller_here_post(node.as_str(), &object, at),
+            seq(at),
+        );
+        true
     }
 
     /// Answers whether there is anything to say.
@@ -66,11 +89,14 @@ impl Follower {
         let at = Timestamp::now();
         let posts = drain_posts(node.as_str(), &look.blockers, at);
         let says = !posts.is_empty();
-        // Rising, also over a restart.
-        let seq = u64::try_from(at.as_millisecond()).unwrap_or_default();
         for post in posts {
-            Said::add(said, post, seq);
+            Said::add(said, post, seq(at));
         }
         says
     }
+}
+
+/// Rising, also over a restart.
+fn seq(at: Timestamp) -> u64 {
+    u64::try_from(at.as_millisecond()).unwrap_or_default()
 }

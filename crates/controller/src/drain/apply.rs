@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use decide::drain::{Ask, How, Mode};
+use decide::drain::{Ask, How, Mode, is_draining};
 use event_store::EventStore;
 use health_event::NodeName;
 use health_event::incident::{IncidentId, QuarantineStatus};
@@ -10,13 +10,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::asked::Outcome;
-use super::facts;
 use crate::kubernetes::{Call, CallError, Kube, Reference, Write, percent_encoded};
 use crate::lease::Leadership;
 use crate::pods::named;
 
-/// Calls at a time over all nodes: enough for the 250 evictions a second that an API server does.
-pub(super) const AT_ONCE: usize = 16;
 /// Longest time for one call with its repetitions.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -94,7 +91,7 @@ impl Apply {
         let stands = open.iter().any(|incident| {
             let rests = incident.quarantine == QuarantineStatus::Quarantined;
             let same = incident.id == order.incident && incident.version == order.version;
-            same && rests && facts::is_draining(incident)
+            same && rests && is_draining(incident)
         });
         if !stands {
             return Err(Blocked::Stale);

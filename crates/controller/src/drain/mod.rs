@@ -3,8 +3,8 @@
 //! # How
 //! One worker a node at a time looks at the open incident of the node, its faults and its pods,
 //! decides (`decide::drain`), stores what it decided, and puts the calls that follow into one queue.
-//! The queue makes [`apply::AT_ONCE`] calls at a time over all nodes, so that no node's worker waits
-//! for an API server; just before each call the incident's version is read again. What became of a
+//! The queue makes some calls at a time over all nodes, which take turns ([`lanes`]), so that no node's worker
+//! waits for an API server; just before each call the incident's version is read again. What became of a
 //! call is kept in memory by pod, and wakes the node.
 //!
 //! # Guarantees
@@ -20,6 +20,7 @@
 mod apply;
 mod asked;
 mod facts;
+mod lanes;
 mod other;
 mod run;
 mod said;

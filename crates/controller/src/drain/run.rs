@@ -5,21 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use decide::drain::Mode;
-use futures::StreamExt as _;
 use health_event::NodeName;
 use health_event::incident::{DrainStatus, Incident};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use super::apply::{AT_ONCE, Apply, Order};
+use super::apply::{Apply, Order};
 use super::work::{MODULE, Module};
-use super::{other, settings, startup};
+use super::{lanes, other, settings, startup};
+use crate::backlog::Backlog;
 use crate::context::Context;
 use crate::kubernetes::{Program, Reference};
 use crate::lease::Leadership;
 use crate::workers::{WorkerEnded, Workers};
 
+/// Where the turns of drains are kept that waited for the first-action delay.
+const BACKLOG: &str = "drain/backlog";
 /// Between two looks at drains that a module which is off has still to end.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -56,6 +57,13 @@ pub async fn run(context: Context, leadership: Leadership) -> Result<(), DrainEr
         context.wakes.add(&workers);
         wake_own_node(&context, &workers);
     }
+    if mode != Mode::Off {
+        // Their marks tell whether the store was lost.
+        tokio::select! {
+            () = context.nodes.synced() => {}
+            () = context.stop.requested() => return Ok(()),
+        }
+    }
     let until = startup::first_action_until(&context, Timestamp::now())
         .await
         .map_err(|error| DrainError::Start(error.to_string()))?;
@@ -67,7 +75,14 @@ pub async fn run(context: Context, leadership: Leadership) -> Result<(), DrainEr
         reference: Reference::new(Program::NodeDrainer),
     };
     let policy = settings::policy(&context.config.drain, until);
-    let (module, orders) = Module::new(context.clone(), apply, policy, workers);
+    let turns = Backlog::load(
+        &context.store,
+        BACKLOG,
+        &context.config.quarantine,
+        &workers,
+    )
+    .map_err(|error| DrainError::Start(error.to_string()))?;
+    let (module, orders) = Module::new(context.clone(), apply, policy, workers, turns);
     let module = Arc::new(module);
     let stop = context.stop.clone();
     tokio::select! {
@@ -82,9 +97,8 @@ async fn act(
     orders: mpsc::UnboundedReceiver<Order>,
     until: Option<Timestamp>,
 ) -> WorkerEnded {
-    let Context { nodes, config, .. } = &module.context;
-    nodes.synced().await;
-    if let Some(until) = until {
+    let Context { config, .. } = &module.context;
+    if let Some(until) = until.filter(|until| Timestamp::now() < *until) {
         tracing::warn!(%until, "no drain begins before: drains were just switched on");
     }
     module.wake_all();
@@ -94,7 +108,7 @@ async fn act(
         async move { module.work(&node).await }
     };
     let caller = Arc::clone(module);
-    let calls = UnboundedReceiverStream::new(orders).for_each_concurrent(AT_ONCE, move |order| {
+    let calls = lanes::run(orders, move |order| {
         let module = Arc::clone(&caller);
         async move { module.carry_out(order).await }
     });

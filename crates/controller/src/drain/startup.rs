@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::settings;
 use crate::context::Context;
+use crate::quarantine::is_lost_store;
 
 /// Where it is kept when drains were switched on.
 const FIRST_ACTION: &str = "drain/first-action";
@@ -35,8 +36,8 @@ impl From<WriteError> for FirstActionError {
     }
 }
 
-/// Notes how far the module acts; answers until when no drain begins: for the delay after it was
-/// switched on to act, whatever it did before. None if the delay is off or over.
+/// Notes how far the module acts; answers until when no drain begins, or began: for the delay after it was
+/// switched on to act, whatever it did before. None if the delay is off.
 pub(super) async fn first_action_until(
     context: &Context,
     now: Timestamp,
@@ -50,24 +51,27 @@ pub(super) async fn first_action_until(
     };
     let bytes = context.store.state_get(FIRST_ACTION)?;
     let known = bytes.and_then(|bytes| serde_json::from_slice::<FirstAction>(&bytes).ok());
-    let since = match known {
+    let since = match &known {
         Some(known) if known.reach == reach => known.since,
         // Nothing is kept of a module that was never on.
         None if mode == Mode::Off => return Ok(None),
         Some(_) | None => {
+            // What the nodes of a lost store are out for was decided about long ago.
+            let is_lost = known.is_none() && is_lost_store(context);
+            let since = if is_lost { Timestamp::UNIX_EPOCH } else { now };
             let record = FirstAction {
                 reach: reach.to_owned(),
-                since: now,
+                since,
             };
             let bytes = serde_json::to_vec(&record).expect("a name and a time always render");
             let put = context
                 .store
                 .state_put(FIRST_ACTION, bytes, context.fencing);
             put.await?;
-            now
+            since
         }
     };
     let delay = SignedDuration::try_from(config.first_action_delay).unwrap_or(SignedDuration::MAX);
     let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
-    Ok((mode == Mode::Enforce && until > now).then_some(until))
+    Ok((mode == Mode::Enforce && !delay.is_zero()).then_some(until))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use decide::drain::{BlockedBy, Decision, Mode, Policy, View};
+use decide::drain::{BlockedBy, Decision, Mode, Policy, View, at_work_until, is_draining};
 use event_store::{ReadError, Transition, WriteError};
 use health_event::incident::{DrainStatus, DrainWait, Incident, RepairStatus};
 use health_event::{NodeName, Sender};
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::apply::{Apply, Blocked, Order};
 use super::asked::{Memory, Outcome};
 use super::{facts, said, settings};
+use crate::backlog::Backlog;
 use crate::context::Context;
 use crate::crash;
 use crate::janitor::{self, IntentsError};
@@ -44,6 +45,8 @@ pub(super) struct Module {
     forcing: BTreeSet<Sender>,
     memory: Memory,
     orders: mpsc::UnboundedSender<Order>,
+    /// The drains that waited for the first-action delay.
+    backlog: Backlog,
 }
 
 /// Why a turn ended early. Both are tried again.
@@ -80,6 +83,7 @@ impl Module {
         apply: Apply,
         policy: Policy,
         workers: Workers,
+        backlog: Backlog,
     ) -> (Self, mpsc::UnboundedReceiver<Order>) {
         let (orders, queue) = mpsc::unbounded_channel();
         let refused = Policy {
@@ -95,6 +99,7 @@ impl Module {
             refused,
             memory: Memory::default(),
             orders,
+            backlog,
         };
         (module, queue)
     }
@@ -102,7 +107,13 @@ impl Module {
     /// Wakes all nodes with an incident, those with the oldest first.
     pub(super) fn wake_all(&self) {
         match self.context.store.open_incidents() {
-            Ok(open) => open.iter().for_each(|one| self.workers.wake(&one.node)),
+            Ok(open) => {
+                // All of them first, so that none overtakes an older one.
+                open.iter()
+                    .filter(|one| self.is_of_backlog(one))
+                    .for_each(|one| self.backlog.join(one));
+                open.iter().for_each(|one| self.workers.wake(&one.node));
+            }
             Err(error) => {
                 tracing::warn!(code = error.code(), %error, "nodes are decided about as they change");
             }
@@ -173,11 +184,13 @@ impl Module {
             repair_under_way: facts::repair_under_way(incident) && self.is_begun(incident)?,
             kubelet_silent_since: node.and_then(facts::kubelet_silent_since),
             paused: node.is_some_and(|n| n.annotation(names::PAUSE.text).is_some()),
-            waits_as_own_node: self.waits_as_own_node(incident)?,
+            waits_as_own_node: self.waits_as_own_node(incident, now)?,
+            waits_for_turn: false,
             pods: None,
             asked: &self.memory.of(name),
             policy,
         };
+        view.waits_for_turn = self.waits_for_turn(incident, &view, now);
         let needs_pods = decide::drain::needs_pods(&view, now);
         let pods = self.pods(name, needs_pods);
         view.pods = pods.as_deref();
@@ -234,14 +247,53 @@ impl Module {
 
     /// Whether the controller runs on this node, and others are drained or repaired. What has begun
     /// waits no more.
-    fn waits_as_own_node(&self, incident: &Incident) -> Result<bool, ReadError> {
-        let own = self.context.config.kubernetes.node_name.as_ref();
-        if own != Some(&incident.node) || facts::is_draining(incident) {
+    fn waits_as_own_node(&self, incident: &Incident, now: Timestamp) -> Result<bool, ReadError> {
+        let config = &self.context.config;
+        let own = config.kubernetes.node_name.as_ref();
+        if own != Some(&incident.node) || is_draining(incident) {
             return Ok(false);
         }
+        let repairs = config.remediation.enabled && !config.remediation.dry_run;
         let open = self.context.store.open_incidents()?;
-        let mut others = open.iter().filter(|other| other.id != incident.id);
-        Ok(others.any(decide::drain::is_at_work))
+        let others = open.iter().filter(|other| other.id != incident.id);
+        let until = others
+            .filter_map(|other| at_work_until(other, &self.policy, repairs))
+            .max()
+            .filter(|until| now < *until);
+        // Only a change of another incident would wake it else.
+        if let Some(until) = until.filter(|until| *until < Timestamp::MAX) {
+            self.workers.wake_at(&incident.node, until);
+        }
+        Ok(until.is_some())
+    }
+
+    /// Whether its drain waited for the end of the first-action delay, and has not begun since.
+    fn is_of_backlog(&self, incident: &Incident) -> bool {
+        let until = self.policy.first_action_until;
+        let drain = incident.drain.as_ref();
+        drain.is_some_and(|drain| {
+            matches!(drain.status, DrainStatus::Waiting(_)) && Some(drain.since) <= until
+        })
+    }
+
+    fn waits_for_turn(&self, incident: &Incident, view: &View<'_>, now: Timestamp) -> bool {
+        let (backlog, nodes) = (&self.backlog, &self.context.nodes);
+        if !self.is_of_backlog(incident) {
+            backlog.leave(&incident.node);
+            false
+        } else if view
+            .policy
+            .first_action_until
+            .is_some_and(|until| now < until)
+        {
+            backlog.join(incident);
+            false
+        } else if decide::drain::may_begin(view, now) {
+            !backlog.may_go(incident, nodes, now)
+        } else {
+            backlog.pass_over(incident, nodes, now);
+            false
+        }
     }
 
     /// What it waits for, for the API and metrics; what was seen last stays while pods are not known.
@@ -271,7 +323,7 @@ impl Module {
         } else if pods_known {
             let by_time = |blocker: &decide::drain::Blocker| blocker.why == BlockedBy::Timeout;
             let waits = decision.blockers.iter().any(by_time);
-            if facts::is_draining(incident) {
+            if is_draining(incident) {
                 said::waits_for_timeout(&context.metrics, node, Some(waits));
             }
             let look = PodLook {
@@ -305,7 +357,11 @@ impl Module {
             to: moved.to.as_str().to_owned(),
             cause: said::cause(decision, moved, other.as_deref()),
             at: now,
-            state_puts: Vec::new(),
+            state_puts: self
+                .is_of_backlog(before)
+                .then(|| self.backlog.record())
+                .into_iter()
+                .collect(),
             faults_joined: Vec::new(),
             holds: None,
         };
@@ -368,6 +424,7 @@ impl Module {
     fn forget(&self, node: &NodeName) {
         self.context.pods.release(node);
         self.context.stages.set_pods(node, None);
+        self.backlog.leave(node);
         self.over(node);
     }
 

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use decide::janitor::{End, Node, Policy, RebootNode, Signal};
-use decide::remediation::{has_happened, object_name, wants};
+use decide::drain::keeps_repair;
+use decide::janitor::{End, Node, Policy, RebootNode, Signal, Unwanted};
+use decide::remediation::{has_happened, object_name_of, wants};
 use event_store::{EventStore, ReadError};
 use health_event::BootId;
-use health_event::incident::{DrainStatus, Incident, IncidentId};
+use health_event::incident::{Incident, IncidentId};
 use jiff::{SignedDuration, Timestamp};
-use k8s_api::names;
 use k8s_api::reboot_node::{
-    self, MANUAL_MODE, NO_REBOOT_OBSERVED, NODE_READY, RECALLED, SIGNAL_SENT, TIMEOUT,
+    self, CONTROLLER_HERE, MANUAL_MODE, NO_REBOOT_OBSERVED, NODE_READY, RECALLED, SIGNAL_SENT,
+    TIMEOUT,
 };
+use k8s_api::{IncidentMark, names};
 
 use crate::config::JanitorConfig;
 use crate::nodes::{ConditionStatus, NodeFacts};
@@ -46,6 +48,9 @@ pub(super) fn object(object: &reboot_node::RebootNode, now: Timestamp) -> Reboot
         says_manual: object
             .condition(MANUAL_MODE)
             .is_some_and(|condition| condition.status == "True"),
+        says_controller_here: object
+            .condition(NODE_READY)
+            .is_some_and(|condition| condition.reason == CONTROLLER_HERE),
     }
 }
 
@@ -132,34 +137,55 @@ pub(super) fn boot(
 pub(super) struct Asked {
     /// It does not want the reboot any more, or the machine has booted since it was ordered: it is not
     /// rebooted for that again.
-    pub(super) recalled: bool,
+    pub(super) recalled: Option<Unwanted>,
+    /// It is not known, and the node's marks name it: it is about to be rebuilt from them.
+    pub(super) not_adopted: bool,
     /// Work is moved off the node again: pods came since it was empty.
     pub(super) draining: bool,
 }
 
 /// What the object's incident asks for. A copy under another name is a person's own. An incident that the
-/// store does not know, or whose attempt it does not know, was lost with a store: then nobody can say.
+/// store does not know was lost with a store: its orders wait until it is adopted from its node's marks, and
+/// without these nobody wants them. One whose attempt is not known was adopted, and takes its order over.
 pub(super) fn asked(
     object: &reboot_node::RebootNode,
     store: &EventStore,
     node: &Node,
+    facts: Option<&NodeFacts>,
 ) -> Result<Asked, ReadError> {
     let annotation = |key: &str| object.metadata.annotations.get(key);
     let id = annotation(names::INCIDENT.text).and_then(|id| IncidentId::new(id));
     let Some(id) = id else {
         return Ok(Asked::default());
     };
-    let Some(incident) = store.incident(&id)? else {
-        return Ok(Asked::default());
-    };
     let number = annotation(names::ATTEMPT.text).and_then(|number| number.parse().ok());
-    let name = object.metadata.name.as_str();
-    let is_its = number.is_some_and(|number| name == object_name(&incident, number))
-        && object.spec.node_name == incident.node.as_str();
+    let (name, of_node) = (
+        object.metadata.name.as_str(),
+        object.spec.node_name.as_str(),
+    );
+    let has_its_name = number.is_some_and(|number| name == object_name_of(&id, of_node, number));
+    let Some(incident) = store.incident(&id)? else {
+        let lost = facts.filter(|_| has_its_name);
+        return Ok(lost.map_or_else(Asked::default, |facts| of_unknown(&id, facts)));
+    };
+    let is_its = has_its_name && of_node == incident.node.as_str();
     Ok(Asked {
-        recalled: is_its && is_recalled(&incident, name, node),
-        draining: is_draining(&incident),
+        recalled: (is_its && is_recalled(&incident, name, node)).then_some(Unwanted::Over),
+        not_adopted: false,
+        draining: keeps_repair(&incident) && !incident.quarantine.is_closed(),
     })
+}
+
+fn of_unknown(incident: &IncidentId, node: &NodeFacts) -> Asked {
+    let mark = node.annotation(names::INCIDENT.text);
+    let mark = mark.and_then(|text| IncidentMark::parse(text).ok());
+    let is_marked =
+        mark.is_some_and(|mark| mark.incident == *incident && mark.node_uid == *node.uid);
+    Asked {
+        recalled: (!is_marked).then_some(Unwanted::IncidentUnknown),
+        not_adopted: is_marked,
+        draining: false,
+    }
 }
 
 fn is_recalled(incident: &Incident, name: &str, node: &Node) -> bool {
@@ -170,13 +196,4 @@ fn is_recalled(incident: &Incident, name: &str, node: &Node) -> bool {
         Node::NotKnown | Node::Missing => false,
     };
     incident.quarantine.is_closed() || happened || (has_attempt && !wants(incident, name))
-}
-
-fn is_draining(incident: &Incident) -> bool {
-    let drain = incident.drain.as_ref().map(|drain| &drain.status);
-    let is_moved = matches!(
-        drain,
-        Some(DrainStatus::Draining(_) | DrainStatus::Failed(_))
-    );
-    is_moved && !incident.quarantine.is_closed()
 }

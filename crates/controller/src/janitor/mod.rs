@@ -41,10 +41,23 @@ mod status;
 mod ttl;
 mod work;
 
+use jiff::Timestamp;
+use k8s_api::reboot_node::RebootNode;
+
+use crate::config::JanitorConfig;
 use crate::context::Context;
 
+pub use adopt::knows_no_signal;
 pub use intents::{IntentsError, StoredIntent, intent, intents};
 pub use run::{JanitorError, is_needed, run};
+
+/// Until when an object that is not at its end may have an effect, where nobody ends it: the janitor that took it
+/// up may be gone.
+pub fn left_until(object: &RebootNode, config: &JanitorConfig) -> Timestamp {
+    let created_at = object.metadata.creation_timestamp.unwrap_or(Timestamp::MIN);
+    let policy = facts::policy(config);
+    decide::janitor::left_until(created_at, object.status.start_time, &policy)
+}
 
 /// Namespace of the node locks: that of whatever else repairs nodes here, else our own.
 pub fn lock_namespace(context: &Context) -> &str {

@@ -58,11 +58,6 @@ impl Module {
         let own_node = config.kubernetes.node_name.as_ref();
         let own_node = own_node.map_or("", |node| node.as_str());
         let node = object.spec.node_name.as_str();
-        let others_wait = own_node == node
-            && self.context.reboots.all().iter().any(|other| {
-                let is_other = other.spec.node_name != node;
-                is_other && !other.is_over() && NodeName::new(&other.spec.node_name).is_ok()
-            });
         let uid = object.metadata.uid.as_str();
         // Its own is there where its boot changed before the call, and it is stored anew.
         let intents = intents.values().filter(|i| i.uid != uid);
@@ -72,7 +67,6 @@ impl Module {
         let beside = Beside {
             own_node,
             under_way: &under_way,
-            others_wait,
             max_parallel: config.janitor.max_parallel,
         };
         decided::place(node, beside)

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use decide::janitor::{self as decided, Answer, Intent, Lock, Node, Place, Policy, Step, View};
+use decide::janitor::{
+    self as decided, Answer, Intent, Lock, Node, Place, Policy, Step, Unwanted, View,
+};
 use event_store::{ReadError, WriteError};
 use health_event::NodeName;
 use jiff::{SignedDuration, Timestamp};
@@ -38,8 +40,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Between looks at a node that the watch lost and the API server has.
 const NODE_LOOK: SignedDuration = SignedDuration::from_secs(1);
-/// Between looks whether it is our own node's turn.
-const OWN_NODE_LOOK: SignedDuration = SignedDuration::from_secs(5);
 
 /// What all workers share.
 pub(super) struct Module {
@@ -108,7 +108,7 @@ struct Observed {
     known: Known,
     place: Place,
     excluded: bool,
-    recalled: bool,
+    recalled: Option<Unwanted>,
     earlier_signal: bool,
     not_before: Option<Timestamp>,
 }
@@ -296,7 +296,14 @@ impl Module {
             | Step::Intend(_)
             | Step::Send { .. }
             | Step::Ask { .. }
-            | Step::Write(_)) => return self.apply(key, object, step, now).await,
+            | Step::Write(_)) => {
+                if observed.place == Place::ControllerHere && !observed.object.says_controller_here
+                {
+                    let name = &object.metadata.name;
+                    self.context.stages.set_controller_here(key, name);
+                }
+                return self.apply(key, object, step, now).await;
+            }
         }
         if let Some(at) = ttl::keep(self, object, now).await? {
             self.workers.wake_at(key, at);
@@ -358,20 +365,18 @@ impl Module {
         let paused = facts
             .as_ref()
             .is_some_and(|facts| facts.annotation(names::PAUSE.text).is_some());
-        let asked = facts::asked(object, &context.store, &node)?;
+        let asked = facts::asked(object, &context.store, &node, facts.as_deref())?;
         let place = if is_moved {
             Place::Full
         } else if paused {
             Place::Paused
         } else if asked.draining {
             Place::NotEmpty
+        } else if asked.not_adopted {
+            Place::NotAdopted
         } else {
             self.place(object)
         };
-        if place == Place::OwnNodeLast {
-            // What it waits for ends on other nodes, whose changes don't wake it.
-            self.workers.wake_at(key, later(now, OWN_NODE_LOOK));
-        }
         let excluded = facts.is_some() && exclusions.iter().any(|s| s.matches(labels));
         let kept = excluded || lock == Lock::Others || !matches!(place, Place::Free | Place::Full);
         if !object.is_over() {

@@ -37,4 +37,4 @@ pub use off::settle;
 pub use other::other;
 pub use run::{QuarantineError, run};
 pub use settings::{bounds, pools, rule_sets, wanted};
-pub use startup::waits_for_word;
+pub use startup::{is_lost_store, knows_no_hold, waits_for_word};

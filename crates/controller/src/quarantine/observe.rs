@@ -1,6 +1,7 @@
 //! What one decision about a node looks at: from cache and store, and where these do not tell, from the API
 //! server itself.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use decide::quarantine::{
@@ -106,19 +107,21 @@ impl Module {
         let under_way = repair.filter(|repair| repair.status.is_under_way());
         let own = under_way.and_then(|repair| repair.attempt.as_ref());
         let is_own = |object: &str| own.is_some_and(|own| own.object == object);
-        let mut orders = reboots.of_node(name.as_str()).into_iter();
-        let begun = orders.any(|order| {
+        let now = Timestamp::now();
+        let orders = reboots.of_node(name.as_str()).into_iter().filter(|order| {
             let begun = order.status.start_time.is_some();
             begun && !order.is_over() && !is_own(&order.metadata.name)
         });
-        if begun {
+        // Where its janitor is gone nobody says that it is over.
+        let until = orders.map(|order| janitor::left_until(&order, &self.context.config.janitor));
+        if let Some(until) = until.max().filter(|until| now < *until) {
+            self.workers.wake_at(name, until);
             return true;
         }
         let Ok(intents) = janitor::intents(&self.context.store) else {
             self.wake_in(name, FIRST_PAUSE);
             return true;
         };
-        let now = Timestamp::now();
         // An object that says to be over proves nothing: its janitor forgets the intent then.
         let machine = incident.machine.as_str();
         let of_node = intents.iter().filter(|i| i.is_of(name.as_str(), machine));
@@ -212,11 +215,11 @@ pub(super) fn mark_origin(
 
 /// Whether nothing but what is looked at for it keeps the incident from its end.
 fn may_end(incident: &Incident, faults: &[FaultFacts]) -> bool {
-    let is_open = |id: &FaultId| faults.iter().any(|fault| fault.id == *id);
+    let known: HashSet<&FaultId> = faults.iter().map(|fault| &fault.id).collect();
     let mut open = incident.open_faults();
     let out = matches!(
         incident.quarantine,
         QuarantineStatus::Applying | QuarantineStatus::Quarantined
     );
-    out && !open.any(|f| is_open(&f.id))
+    out && !open.any(|f| known.contains(&f.id))
 }

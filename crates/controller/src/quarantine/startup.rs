@@ -17,6 +17,8 @@ use crate::nodes::{NodeCache, NodeFacts};
 /// Where the first action is kept.
 const FIRST_ACTION: &str = "quarantine/first-action";
 
+/// Where it is kept that others led with another store, until the nodes that a person gave back are known.
+const OLDER: &str = "quarantine/older-store";
 /// Where it is kept that a node waits for its agent's word.
 const GIVEN_BACK: &str = "quarantine/given-back/";
 
@@ -45,9 +47,18 @@ pub fn waits_for_word(store: &EventStore, node: &NodeName) -> Result<bool, ReadE
     Ok(store.state_get(&given_back_key(node))?.is_some())
 }
 
+/// Notes that the store does not know of every hold.
+///
+/// # Errors
+/// It can't be stored.
+pub async fn knows_no_hold(store: &EventStore, fencing: u64) -> Result<(), WriteError> {
+    store.state_put(OLDER, b"1".to_vec(), fencing).await
+}
+
 /// The nodes that were given back by a person before the store was lost, and whose agents have not
 /// spoken since. They are found at the first start with an empty store, known by the first action
-/// of quarantine, which is kept after them; a process that is killed in between begins anew.
+/// of quarantine, which is kept after them; a process that is killed in between begins anew. A store that is
+/// older than what others did is looked at in the same way.
 pub(super) async fn given_back(
     context: &Context,
     now: Timestamp,
@@ -64,7 +75,8 @@ pub(super) async fn given_back(
             (_, Ok(_) | Err(_)) => context.store.state_delete(&key, context.fencing).await?,
         }
     }
-    if known(context)?.is_some() {
+    let is_older = context.store.state_get(OLDER)?.is_some();
+    if known(context)?.is_some() && !is_older {
         return Ok(waiting);
     }
     for node in context.nodes.all() {
@@ -76,7 +88,7 @@ pub(super) async fn given_back(
         // Where the store is older than quarantine the agent may have spoken long ago.
         let spoken = || -> Result<bool, ReadError> {
             let agent = context.reports.agent(&node.name)?;
-            Ok(!context.store.is_new() && agent.settled_boot.is_some())
+            Ok(!context.store.is_new() && !is_older && agent.settled_boot.is_some())
         };
         if !recorded || waiting.contains_key(&node.name) || spoken()? {
             continue;
@@ -92,6 +104,9 @@ pub(super) async fn given_back(
             .state_put(&key, bytes, context.fencing)
             .await?;
         waiting.insert(node.name.clone(), record);
+    }
+    if is_older {
+        context.store.state_delete(OLDER, context.fencing).await?;
     }
     Ok(waiting)
 }
@@ -178,6 +193,12 @@ impl From<WriteError> for FirstActionError {
     fn from(error: WriteError) -> Self {
         Self(error.to_string())
     }
+}
+
+/// Whether the store was lost, and nodes still carry our marks: it is not the first start, whatever the store
+/// does not know.
+pub fn is_lost_store(context: &Context) -> bool {
+    context.store.is_new() && any_mark_of_ours(&context.nodes)
 }
 
 fn any_mark_of_ours(nodes: &NodeCache) -> bool {

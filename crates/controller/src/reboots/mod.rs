@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use health_event::NodeName;
+use jiff::Timestamp;
 use k8s_api::reboot_node::{PATH, RebootNode};
 use telemetry::Subsystem;
 use tokio::sync::watch;
@@ -48,6 +49,8 @@ struct Objects {
     /// Names said by the list that runs; none while none runs.
     listing: Option<Vec<String>>,
     trouble: Option<Trouble>,
+    /// When the API server last said that it knows no such objects.
+    undefined_at: Option<Timestamp>,
 }
 
 impl Reboots {
@@ -75,6 +78,11 @@ impl Reboots {
     /// Whether the API server knows such objects, as far as is known.
     pub fn are_defined(&self) -> bool {
         self.lock().trouble != Some(Trouble::Absent)
+    }
+
+    /// Whether the API server was seen to know no such objects since then: all that were there went.
+    pub fn were_undefined_since(&self, at: Timestamp) -> bool {
+        self.lock().undefined_at.is_some_and(|seen| seen >= at)
     }
 
     /// One by its name.
@@ -145,6 +153,7 @@ impl Reboots {
                 if !absent {
                     return Vec::new();
                 }
+                objects.undefined_at = Some(Timestamp::now());
                 self.0.known.send_replace(true);
                 objects.listing = Some(Vec::new());
                 objects.keep_listed()
@@ -422,6 +431,8 @@ mod tests {
         let gone = reboots.take(Change::Failed(Trouble::Absent));
         assert_eq!(gone, ["n1"]);
         assert!(reboots.is_known() && !reboots.are_defined());
+        assert!(reboots.were_undefined_since(Timestamp::UNIX_EPOCH));
+        assert!(!reboots.were_undefined_since(Timestamp::MAX));
         assert!(reboots.all().is_empty());
         reboots.take(Change::Listing);
         assert!(

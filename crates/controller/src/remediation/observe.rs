@@ -8,14 +8,33 @@ use health_event::incident::{Attempt, Incident, RepairStatus};
 use health_event::{BootId, Boots, NodeName};
 use jiff::Timestamp;
 use k8s_api::names;
-use k8s_api::reboot_node::RebootNode;
+use k8s_api::reboot_node::{CRD, KIND, RebootNode};
+use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::attempts::Attempts;
 use super::order::{Fate, READ_TIMEOUT};
 use super::work::{Module, TurnError};
 use super::{facts, said};
+use crate::kubernetes::{Call, CallError};
 use crate::{janitor, nodes};
+
+/// Path of the definitions of kinds.
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+/// A definition of a kind, as far as it is looked at.
+#[derive(Debug, Default, Deserialize)]
+struct Definition {
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    creation_timestamp: Option<Timestamp>,
+    deletion_timestamp: Option<Timestamp>,
+}
 
 /// What a pass saw.
 pub(super) struct Observed {
@@ -27,6 +46,8 @@ pub(super) struct Observed {
     pub(super) attempts: Attempts,
     pub(super) object: Object,
     pub(super) other_repair: bool,
+    /// Until when others' objects for the node may have an effect, where nobody ends them.
+    pub(super) others_until: Option<Timestamp>,
 }
 
 impl Module {
@@ -76,11 +97,13 @@ impl Module {
         let open = facts::open_faults(incident, &stored);
         let wants_drain = open.iter().any(|fault| facts::wants_drain(fault));
         let object = self.object(incident, look.as_ref()).await?;
+        let others_until = self.others_until(incident);
         Ok(Some(Observed {
             faults: open.into_iter().map(facts::fault_facts).collect(),
             wants_drain: wants_drain && self.drain_counts,
             attempts: self.attempts(incident)?,
-            other_repair: self.other_repair(incident),
+            other_repair: others_until.is_some(),
+            others_until,
             node,
             look,
             boots,
@@ -122,15 +145,8 @@ impl Module {
         }
         match self.read(&attempt.object).await {
             Ok(Some(object)) => self.told_by(&object, incident),
-            Ok(None) => {
-                let called_off = look.is_some() && self.is_called_off(incident, attempt)?;
-                let gone = if called_off {
-                    Object::CalledOff
-                } else {
-                    Object::Absent
-                };
-                Ok(gone)
-            }
+            Ok(None) if look.is_some() => self.gone(incident, attempt).await,
+            Ok(None) => Ok(Object::Absent),
             // The longest that it may take holds although nobody can read it.
             Err(error) if attempt.deadline <= Timestamp::now() => {
                 let metrics = &self.context.metrics;
@@ -142,14 +158,51 @@ impl Module {
         }
     }
 
-    /// Whether an object that was there was deleted before our janitor sent anything for it.
-    fn is_called_off(&self, incident: &Incident, attempt: &Attempt) -> Result<bool, TurnError> {
+    /// What it means that an object is not there (any more). Where our janitor carries repairs out it is known
+    /// whether anything was sent for it.
+    async fn gone(&self, incident: &Incident, attempt: &Attempt) -> Result<Object, TurnError> {
         let was_there = is_at(incident, &RepairStatus::Running);
         if !was_there || !self.context.config.janitor.enabled {
-            return Ok(false);
+            return Ok(Object::Absent);
         }
         let intents = janitor::intents(&self.context.store)?;
-        Ok(!intents.iter().any(|intent| intent.object == attempt.object))
+        if intents.iter().any(|intent| intent.object == attempt.object) {
+            return Ok(Object::Absent);
+        }
+        let since = attempt.requested_at;
+        let away = self.context.reboots.were_undefined_since(since)
+            || self.was_defined_anew(since).await?;
+        Ok(if away {
+            Object::Vanished
+        } else {
+            Object::CalledOff
+        })
+    }
+
+    /// Whether the definition of the objects is being deleted, or is newer than an order: all objects went with
+    /// the one before. No where it may not be read.
+    async fn was_defined_anew(&self, ordered_at: Timestamp) -> Result<bool, TurnError> {
+        let call = Call {
+            act: format!("reading of the definition of {KIND}"),
+            path: format!("{CRDS}/{CRD}"),
+            write: None,
+            accept: "application/json",
+        };
+        let deadline = Instant::now() + READ_TIMEOUT;
+        match self.context.kube.call(&call, deadline).await {
+            Ok(body) => {
+                let definition: Definition = serde_json::from_slice(&body).unwrap_or_default();
+                let Metadata {
+                    creation_timestamp,
+                    deletion_timestamp,
+                } = definition.metadata;
+                let is_newer = creation_timestamp.is_some_and(|at| at > ordered_at);
+                Ok(is_newer || deletion_timestamp.is_some())
+            }
+            Err(CallError::NotFound { .. }) => Ok(true),
+            Err(CallError::Refused { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn told_by(&self, object: &RebootNode, incident: &Incident) -> Result<Object, TurnError> {
@@ -190,13 +243,18 @@ impl Module {
         Ok(attempts)
     }
 
-    /// Whether another repair object of the node is not at its end.
-    fn other_repair(&self, incident: &Incident) -> bool {
+    /// Until when other repair objects of the node that are not at their end may have an effect; none: there is
+    /// none.
+    fn others_until(&self, incident: &Incident) -> Option<Timestamp> {
         let mine = said::attempt_of(incident).filter(|_| is_under_way(incident));
         let objects = self.context.reboots.of_node(incident.node.as_str());
-        objects.iter().any(|object| {
+        let others = objects.iter().filter(|object| {
             !object.is_over() && mine.is_none_or(|mine| mine.object != object.metadata.name)
-        })
+        });
+        let config = &self.context.config.janitor;
+        others
+            .map(|object| janitor::left_until(object, config))
+            .max()
     }
 }
 

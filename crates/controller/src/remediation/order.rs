@@ -142,7 +142,8 @@ impl Module {
             CallError::NotFound { .. } => Fate::NotYet(format!(
                 "{said}: the API server knows no {KIND}; install its definition (deploy/crds)"
             )),
-            CallError::Refused { refusal, .. } if [401, 403].contains(&refusal.status) => {
+            // 405: the definition is being deleted.
+            CallError::Refused { refusal, .. } if [401, 403, 405].contains(&refusal.status) => {
                 Fate::NotYet(said)
             }
             CallError::Refused { .. } => Fate::Refused(said),
@@ -226,8 +227,9 @@ impl Module {
             return Ok(());
         }
         let objects = self.context.reboots.of_node(node.as_str());
-        self.left
-            .keep(node, |name| objects.iter().any(|o| o.metadata.name == *name));
+        self.left.keep(node, |name| {
+            objects.iter().any(|o| o.metadata.name == *name)
+        });
         for object in objects {
             let unsent = facts::is_over_unsent(&object);
             if !unsent && (object.is_over() || object.metadata.deletion_timestamp.is_some()) {

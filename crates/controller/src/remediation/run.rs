@@ -11,13 +11,17 @@ use jiff::Timestamp;
 
 use super::work::Module;
 use super::{MODULE, attempts, settings};
+use crate::backlog::Backlog;
 use crate::context::Context;
 use crate::kubernetes::{Program, Reference};
 use crate::lease::Leadership;
+use crate::quarantine::is_lost_store;
 use crate::workers::{WorkerEnded, Workers};
 
 /// Since when the module may act, for the delay of the first repair.
 const ACTS_SINCE: &str = "remediation/acts-since";
+/// Where the turns of repairs are kept that waited for the first-action delay.
+const BACKLOG: &str = "remediation/backlog";
 /// Between sweeps of old attempts.
 const SWEEP: Duration = Duration::from_hours(1);
 
@@ -94,18 +98,25 @@ async fn serve(
     }
     let mode = settings::mode(&config);
     let until = first_action_until(&context, mode, now).await?;
-    if let Some(until) = until {
+    if let Some(until) = until.filter(|until| now < *until) {
         tracing::warn!(%until, "no repair is ordered until then: remediation was just switched on");
     }
     let policy = settings::policy(&context.config, until);
     let window = policy.window;
     let reference = Reference::new(Program::FaultRemediation);
+    let turns = Backlog::load(
+        &context.store,
+        BACKLOG,
+        &context.config.quarantine,
+        &workers,
+    )?;
     let module = Module::new(
         context.clone(),
         leadership,
         reference,
         workers.clone(),
         policy,
+        turns,
     );
     let module = Arc::new(module);
     module.wake_all();
@@ -122,8 +133,8 @@ async fn serve(
     }
 }
 
-/// Until when no repair is ordered: for a while after the module was switched on, so that a person
-/// sees what would be repaired. None if that is over.
+/// Until when no repair is, or was, ordered: for a while after the module was switched on, so that a person
+/// sees what would be repaired. None if the delay is off.
 async fn first_action_until(
     context: &Context,
     mode: Mode,
@@ -141,13 +152,16 @@ async fn first_action_until(
     let since: Timestamp = if let Some(since) = known {
         since
     } else {
-        let text = now.to_string().into_bytes();
+        // What the nodes of a lost store are out for was decided about long ago.
+        let is_lost = is_lost_store(context);
+        let since = if is_lost { Timestamp::UNIX_EPOCH } else { now };
+        let text = since.to_string().into_bytes();
         store.state_put(ACTS_SINCE, text, *fencing).await?;
-        now
+        since
     };
     let delay = settings::signed(context.config.remediation.first_action_delay);
     let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
-    Ok((until > now).then_some(until))
+    Ok((!delay.is_zero()).then_some(until))
 }
 
 async fn sweep(context: &Context, window: jiff::SignedDuration) {

@@ -58,11 +58,12 @@ pub(super) fn left(node: &NodeName, object: &str) {
 pub(super) fn moved(metrics: &ControllerMetrics, incident: &Incident, transition: &Transition) {
     let node = &incident.node;
     let outcome = match &transition.to {
-        RepairStatus::Requested => "ordered",
+        RepairStatus::Requested if transition.reason != Reason::ObjectGone => "ordered",
         RepairStatus::Succeeded => "succeeded",
         RepairStatus::Failed(_) => "failed",
         RepairStatus::NeedsOperator(_) => "needs_operator",
         RepairStatus::Planned { .. }
+        | RepairStatus::Requested
         | RepairStatus::Running
         | RepairStatus::Unknown
         | RepairStatus::Cancelled => "",
@@ -104,6 +105,12 @@ pub(super) fn text(transition: &Transition, attempt: Option<&Attempt>) -> String
         .unwrap_or_default();
     match &transition.to {
         RepairStatus::Planned { rung } => format!("planned is a {}", rung.as_str()),
+        RepairStatus::Requested if transition.reason == Reason::ObjectGone => {
+            format!(
+                "attempt {number} is ordered again: {KIND} {object} went with the definition of its kind before \
+                 anything was sent"
+            )
+        }
         RepairStatus::Requested => {
             let force = attempt.is_some_and(|attempt| attempt.force);
             let force = if force { ", with force" } else { "" };
@@ -130,6 +137,9 @@ pub(super) fn text(transition: &Transition, attempt: Option<&Attempt>) -> String
         RepairStatus::Succeeded => format!("attempt {number}: its object says that it is done"),
         RepairStatus::Failed(why) => format!("attempt {number} failed: {}", failure(why)),
         RepairStatus::NeedsOperator(why) => operator(why),
+        RepairStatus::Cancelled if transition.reason == Reason::Booted => {
+            "nothing is ordered: the machine has booted since its faults were last said".to_owned()
+        }
         RepairStatus::Cancelled => "what it was for is over".to_owned(),
     }
 }
@@ -151,9 +161,23 @@ fn operator(why: &OperatorReason) -> String {
         OperatorReason::Unsupported { action } => {
             format!("a person is needed: no repair is configured for {action}")
         }
-        OperatorReason::Exhausted { rung } => {
+        OperatorReason::Exhausted {
+            rung,
+            again_at: None,
+        } => {
             format!(
-                "a person is needed: all attempts up to a {} are used up",
+                "a person is needed: all attempts up to a {} are used up, and nothing more is ordered in \
+                 this incident",
+                rung.as_str()
+            )
+        }
+        OperatorReason::Exhausted {
+            rung,
+            again_at: Some(at),
+        } => {
+            format!(
+                "a person is needed: all attempts up to a {} on this machine are used up; the next is \
+                 ordered by itself at {at:.0}",
                 rung.as_str()
             )
         }
@@ -164,7 +188,8 @@ fn operator(why: &OperatorReason) -> String {
             "a person is needed: nobody began the orders, and nothing was sent".to_owned()
         }
         OperatorReason::StillOpen => {
-            "a person is needed: the node was repaired, and its faults are still open".to_owned()
+            "a person is needed: the node has booted or was repaired, and its faults are still open"
+                .to_owned()
         }
     }
 }

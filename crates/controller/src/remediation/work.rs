@@ -16,11 +16,13 @@ use super::left::Left;
 use super::observe::{Observed, is_under_way};
 use super::order::{Fate, Tried};
 use super::{MODULE, facts, said, settings};
+use crate::backlog::Backlog;
 use crate::context::Context;
 use crate::crash;
 use crate::janitor::IntentsError;
 use crate::kubernetes::{CallError, Reference, jittered};
 use crate::lease::Leadership;
+use crate::orders::OnItsWay;
 use crate::workers::Workers;
 
 /// Decisions in one turn: planned, ordered, seen, and one more. A turn that needs more goes on in the
@@ -31,6 +33,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause, before its random part.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
+/// What keeps a planned repair where another's object is past its time, and nobody ends it.
+const LEFT_REPAIR: &str = "left_repair";
 /// Between looks at a signal of another order that may still have its effect.
 const SIGNAL_LOOK: Duration = Duration::from_secs(10);
 
@@ -51,6 +55,8 @@ pub(super) struct Module {
     failures: Mutex<HashMap<NodeName, u32>>,
     /// The objects that were said to be left.
     pub(super) left: Left,
+    /// The repairs that waited for the first-action delay.
+    backlog: Backlog,
 }
 
 /// Why a turn ended early. All are tried again.
@@ -90,6 +96,7 @@ impl Module {
         reference: Reference,
         workers: Workers,
         policy: Policy,
+        backlog: Backlog,
     ) -> Self {
         let refused = Policy {
             mode: Mode::Refused,
@@ -106,6 +113,7 @@ impl Module {
             tried: Mutex::default(),
             failures: Mutex::default(),
             left: Left::default(),
+            backlog,
         }
     }
 
@@ -121,9 +129,13 @@ impl Module {
     /// Wakes every node with an open incident.
     pub(super) fn wake_all(&self) {
         match self.context.store.open_incidents() {
-            Ok(open) => open
-                .iter()
-                .for_each(|incident| self.workers.wake(&incident.node)),
+            Ok(open) => {
+                // All of them first, so that none overtakes an older one.
+                open.iter()
+                    .filter(|one| self.is_of_backlog(one))
+                    .for_each(|one| self.backlog.join(one));
+                open.iter().for_each(|one| self.workers.wake(&one.node));
+            }
             Err(error) => tracing::warn!(code = error.code(), %error, "nodes are not woken"),
         }
     }
@@ -148,6 +160,7 @@ impl Module {
 
     async fn turn(&self, node: &NodeName) -> Result<(), TurnError> {
         self.recall(node).await?;
+        let mut order = None;
         for _ in 0..PASSES {
             let Some(incident) = self.incident(node)? else {
                 self.forget(node);
@@ -156,7 +169,7 @@ impl Module {
             let Some(observed) = self.observe(&incident).await? else {
                 return Ok(());
             };
-            match self.pass(&incident, &observed, Timestamp::now()).await? {
+            match self.pass(&incident, &observed, &mut order).await? {
                 Next::Again => {}
                 Next::Done => return Ok(()),
             }
@@ -165,14 +178,16 @@ impl Module {
         Ok(())
     }
 
+    /// One decision; `on_its_way` tells of the order from before it is stored until it is answered.
     async fn pass(
         &self,
         incident: &Incident,
         observed: &Observed,
-        now: Timestamp,
+        on_its_way: &mut Option<OnItsWay>,
     ) -> Result<Next, TurnError> {
+        let now = Timestamp::now();
         let name = &incident.node;
-        let past = observed.attempts.past();
+        let past = observed.attempts.past(incident);
         let own = self.context.config.kubernetes.node_name.as_ref();
         let view = View {
             incident,
@@ -192,9 +207,24 @@ impl Module {
             None => decide(&view, now),
         };
         let mut blocked = decision.blocked;
-        if orders(&decision) {
-            match self.may_order(incident, observed)? {
-                May::Order => {}
+        if let (Some("other_repair"), Some(until)) = (blocked, observed.others_until) {
+            if until <= now {
+                blocked = Some(LEFT_REPAIR);
+            } else {
+                self.workers.wake_at(name, until);
+            }
+        }
+        let may = if orders(&decision) {
+            Some(self.may_order(incident, observed)?)
+        } else {
+            None
+        };
+        let is_free = matches!(may, Some(May::Order));
+        if !self.has_turn(incident, blocked, is_free, now) {
+            blocked = Some("turn");
+        } else if let Some(may) = may {
+            match may {
+                May::Order => *on_its_way = Some(self.context.orders.begin()),
                 May::Not(by, pause) => {
                     blocked = Some(by);
                     self.wake_in(name, pause);
@@ -209,9 +239,42 @@ impl Module {
             self.workers.wake_at(name, at);
         }
         if let Some(attempt) = &decision.order {
-            return self.order(observed, incident, attempt).await;
+            on_its_way.get_or_insert_with(|| self.context.orders.begin());
+            let next = self.order(observed, incident, attempt).await;
+            *on_its_way = None;
+            return next;
         }
         self.store(incident, observed, decision, now).await
+    }
+
+    /// Whether its repair waited for the end of the first-action delay, and was not ordered since.
+    fn is_of_backlog(&self, incident: &Incident) -> bool {
+        let until = self.policy.first_action_until;
+        let repair = incident.repair.as_ref();
+        repair.is_some_and(|repair| {
+            matches!(repair.status, RepairStatus::Planned { .. }) && Some(repair.since) <= until
+        })
+    }
+
+    /// Whether nothing but its turn keeps a repair; `is_free`: it would be ordered now.
+    fn has_turn(
+        &self,
+        incident: &Incident,
+        blocked: Option<&str>,
+        is_free: bool,
+        now: Timestamp,
+    ) -> bool {
+        let (backlog, nodes) = (&self.backlog, &self.context.nodes);
+        if !self.is_of_backlog(incident) {
+            backlog.leave(&incident.node);
+        } else if blocked == Some("first_action") {
+            backlog.join(incident);
+        } else if is_free {
+            return backlog.may_go(incident, nodes, now);
+        } else {
+            backlog.pass_over(incident, nodes, now);
+        }
+        true
     }
 
     /// The repair of an incident that was rebuilt after the store was lost.
@@ -276,7 +339,9 @@ impl Module {
             {
                 let window = self.policy.window;
                 let attempts = observed.attempts.clone();
-                vec![attempts.put(&incident.machine, attempt, window)]
+                let put = attempts.put(&incident, attempt, window);
+                let turn = self.is_of_backlog(before).then(|| self.backlog.record());
+                std::iter::once(put).chain(turn).collect()
             }
             // One that is begun all the same is counted by its object.
             Some(attempt) if attempt.effect == Effect::NotBegun => {
@@ -321,6 +386,7 @@ impl Module {
     /// Nothing is known of a node that is not out.
     fn forget(&self, node: &NodeName) {
         self.context.stages.set_repair_blocked(node, None);
+        self.backlog.leave(node);
         self.tried().remove(node);
         self.failures().remove(node);
     }
@@ -365,10 +431,12 @@ enum May {
     Not(&'static str, Duration),
 }
 
-/// Whether the decision is to store an order.
+/// Whether the decision is to store an order: one whose object went is stored already.
 fn orders(decision: &Decision) -> bool {
     let transition = decision.transition.as_ref();
-    transition.is_some_and(|transition| transition.to == RepairStatus::Requested)
+    transition.is_some_and(|transition| {
+        transition.to == RepairStatus::Requested && transition.reason != Reason::ObjectGone
+    })
 }
 
 /// The facts that decided, for the audit trail.

@@ -4,10 +4,14 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use testbed::Outcome;
+use testbed::{Outcome, ProviderOptions, SimProvider};
 
-use super::{Rig, condition, end, failed, objects, order, order_with, status, succeeded};
+use super::{
+    Rig, condition, config, end, failed, install, objects, order, order_with, status, succeeded,
+    until,
+};
 use crate::harness::{Cluster, fatal, healthy};
+use crate::remediation::kit::until_event;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_closed_incident_ordered_is_recalled() {
@@ -40,6 +44,66 @@ async fn what_a_closed_incident_ordered_is_recalled() {
     order_with(&cluster, "copy", spec, annotations).await;
     assert_eq!(end(&cluster, "copy").await, succeeded());
     rig.until_free("j-recall").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_whose_incident_is_lost_waits_for_the_nodes_marks_and_ends_without_them() {
+    let cluster = Cluster::with_nodes(&["j-lost", "j-marked"]).await;
+    let rig = Rig::start(&cluster, "queue_timeout = \"1m\"").await;
+    let lost = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+    let annotations = json!({ "warden.dev/incident": lost, "warden.dev/attempt": "1" });
+    let name = |node: &str| format!("maintenance-{node}-{}-1", lost.to_ascii_lowercase());
+    // The node was given back by hand while the store was gone.
+    let spec = json!({ "nodeName": "j-lost" });
+    order_with(&cluster, &name("j-lost"), spec, annotations.clone()).await;
+    assert_eq!(end(&cluster, &name("j-lost")).await, failed("Recalled"));
+    let says = status(&cluster, &name("j-lost")).await;
+    let (_, _, why) = condition(&says, "NodeReady").unwrap();
+    assert!(why.contains("the store was lost"), "{why}");
+    assert_eq!(rig.provider.signals("j-lost"), 0);
+    // One that is still marked with the incident is adopted, and repaired.
+    let uid = cluster.get("j-marked").await.metadata.uid.unwrap();
+    let mark = json!({ "id": lost, "version": 3, "nodeUID": uid }).to_string();
+    let marked = json!({ "metadata": { "annotations": { "warden.dev/incident": mark } }, "spec": { "unschedulable": true } });
+    cluster.merge("j-marked", marked).await;
+    let spec = json!({ "nodeName": "j-marked" });
+    order_with(&cluster, &name("j-marked"), spec, annotations).await;
+    assert_eq!(end(&cluster, &name("j-marked")).await, succeeded());
+    // A person's own needs no incident.
+    order(&cluster, "by-hand", "j-lost").await;
+    assert_eq!(end(&cluster, "by-hand").await, succeeded());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_node_that_the_controller_runs_on_is_not_rebooted_under_it() {
+    let cluster = Cluster::with_nodes(&["j-own"]).await;
+    install(&cluster).await;
+    let provider = SimProvider::start(ProviderOptions::new(cluster.testbed.admin()));
+    let provider = provider.await.unwrap();
+    let moved = config(&provider.address().to_string(), "queue_timeout = \"4s\"");
+    let here = format!("{moved}\n[kubernetes]\nnode_name = \"j-own\"\n");
+    let rig = Rig::start_on(&cluster, provider, here, tempfile::tempdir().unwrap()).await;
+    order(&cluster, "late", "j-own").await;
+    let says = |status: &Value| {
+        condition(status, "NodeReady").is_some_and(|(_, reason, _)| reason == "ControllerHere")
+    };
+    until(&cluster, "late", "it to say why it waits", says).await;
+    let event = "RebootNode late is not begun: the controller itself runs on this node";
+    until_event(&cluster, "j-own", "Warning", "RebootWaits", event).await;
+    assert_eq!(end(&cluster, "late").await, failed("Timeout"));
+    let (_, _, why) = condition(&status(&cluster, "late").await, "NodeReady").unwrap();
+    assert!(why.contains("was not moved"), "{why}");
+    order(&cluster, "next", "j-own").await;
+    until(&cluster, "next", "it to say why it waits", says).await;
+    assert!(rig.provider.calls().is_empty());
+    // It runs elsewhere now.
+    let rig = Rig {
+        config: moved,
+        ..rig
+    };
+    let rig = rig.restart().await;
+    assert_eq!(end(&cluster, "next").await, succeeded());
+    assert_eq!(rig.provider.signals("j-own"), 1);
 }
 
 /// The reference's janitor runs in the cluster.

@@ -4,18 +4,18 @@ use controller::context::Context;
 use controller::kubernetes::{self, Kube};
 use controller::reboots::{self, Reboots};
 use health_event::event::BehaviourOverrides;
-use health_event::incident::RepairStatus;
+use health_event::incident::{OperatorReason, RepairStatus};
 use health_event::{HealthEvent, RecommendedAction};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use testbed::wait_for;
 use tokio::task::JoinSet;
 
-use super::kit::{Case, config, fault, install, name_of, objects, uninstall};
+use super::kit::{Case, config, fault, install, name_of, objects, operator, uninstall};
 use crate::harness::{Cluster, SOON, healthy};
 use crate::process::{Program, Sender, numbered};
 
@@ -287,6 +287,76 @@ async fn repair_row_149_a_persons_repair_of_the_node_is_waited_for() {
     case.done("by-hand").await;
     case.until("Running").await;
     assert_eq!(case.objects().await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_nobody_ends_keeps_no_healed_node_out_and_is_told_of_to_a_person() {
+    let cluster = Cluster::with_nodes(&["f-left", "f-well"]).await;
+    let case = Case::start(&cluster, "f-left", "").await;
+    let api = objects(&cluster);
+    for node in ["f-left", "f-well"] {
+        let object = json!({
+            "apiVersion": "janitor.dgxc.nvidia.com/v1alpha1", "kind": "RebootNode",
+            "metadata": { "name": format!("by-hand-{node}") }, "spec": { "nodeName": node, "force": false },
+        });
+        let object = serde_json::from_value(object).unwrap();
+        api.create(&PostParams::default(), &object).await.unwrap();
+        // Its janitor is gone since.
+        let begun = Patch::Merge(json!({ "status": { "startTime": "2020-01-02T03:04:05Z" } }));
+        let name = format!("by-hand-{node}");
+        api.patch_status(&name, &PatchParams::default(), &begun)
+            .await
+            .unwrap();
+    }
+    case.controller.append(reboot("f-left")).await;
+    case.until_blocked("left_repair").await;
+    let warning = HealthEvent {
+        recommended_action: RecommendedAction::None,
+        ..reboot("f-well")
+    };
+    case.controller.append(warning.clone()).await;
+    case.controller.until_state("f-well", "Quarantined").await;
+    case.controller.append(healthy(&warning)).await;
+    case.controller.until_closed("f-well").await;
+    api.delete("by-hand-f-left", &DeleteParams::default())
+        .await
+        .unwrap();
+    case.until("Running").await;
+}
+
+/// With a janitor of ours by the configuration, which alone tells that nothing was sent.
+fn with_janitor() -> String {
+    let on = "[janitor]\ncspProviderHost = \"127.0.0.1:1\"\ncspProviderInsecure = true\n\
+              cspProviderTokenPath = \"\"";
+    config("").replace("[janitor]\nenabled = false", on)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_that_went_with_their_definition_are_made_again_and_one_that_a_person_deleted_is_not()
+ {
+    let cluster = Cluster::with_nodes(&["f-gone"]).await;
+    install(&cluster).await;
+    let case = Case::start_as(&cluster, "f-gone", &with_janitor()).await;
+    case.controller.append(reboot("f-gone")).await;
+    case.until("Running").await;
+    let first = case.only().await;
+    uninstall(&cluster).await;
+    case.until("Requested").await;
+    install(&cluster).await;
+    let running = case.until("Running").await;
+    let again = case.only().await;
+    assert_eq!(name_of(&again), name_of(&first));
+    assert_ne!(again["metadata"]["uid"], first["metadata"]["uid"]);
+    assert_eq!(running.attempt.map(|attempt| attempt.number), Some(1));
+    case.controller
+        .until_metric(r#"warden_repairs_total{outcome="ordered"} 1"#)
+        .await;
+    let api = objects(&cluster);
+    api.delete(name_of(&again), &DeleteParams::default())
+        .await
+        .unwrap();
+    case.until("NeedsOperator").await;
+    assert_eq!(operator(&case.incident()), OperatorReason::CalledOff);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -98,6 +98,27 @@ async fn after_a_lost_store_the_object_tells_of_the_repair_and_is_not_made_again
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_was_lost_is_no_first_start_with_repairs_on() {
+    let cluster = Cluster::with_nodes(&["f-again"]).await;
+    let case = Case::start(&cluster, "f-again", "dry_run = true").await;
+    let event = fault("f-again", "0", RecommendedAction::RestartBm);
+    case.controller.append(event).await;
+    case.until("Planned").await;
+    case.controller.kill().await;
+    let empty = tempfile::tempdir().unwrap();
+    let slow = config("").replace("first_action_delay = \"0s\"", "first_action_delay = \"1h\"");
+    let controller = Controller::start_with(&cluster, empty.path(), &slow).await;
+    let case = Case {
+        cluster: &cluster,
+        controller,
+        node: case.node,
+        folder: empty,
+    };
+    case.until("Running").await;
+    assert_eq!(case.objects().await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_that_may_not_be_made_is_tried_again_and_uses_no_attempt_up() {
     let cluster = Cluster::with_nodes(&["f-denied"]).await;
     install(&cluster).await;

@@ -22,7 +22,7 @@ mod pods;
 mod steps;
 
 pub use pods::drain_posts;
-pub use steps::{RepairStep, Step, StepOf, Trip, step_posts};
+pub use steps::{RepairStep, Step, StepOf, Trip, controller_here_post, step_posts};
 
 #[cfg(test)]
 mod tests;

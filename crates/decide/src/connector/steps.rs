@@ -185,13 +185,27 @@ fn cut_to(text: &str, most: usize) -> &str {
 }
 
 fn post(step: &Step<'_>, reason: &str, message: String) -> EventPost {
+    warning(step.node, reason, message, step.at)
+}
+
+/// The Event about a reboot of the node that the controller runs on.
+pub fn controller_here_post(node: &str, object: &str, at: Timestamp) -> EventPost {
+    let message = format!(
+        "RebootNode {object} is not begun: the controller itself runs on this node. Move it to another node \
+         (`kubectl -n warden rollout restart deployment/warden-controller`), or delete the object; else it ends \
+         once its time in the queue is over (janitor.queue_timeout)"
+    );
+    warning(node, names::REBOOT_WAITS, message, at)
+}
+
+fn warning(node: &str, reason: &str, message: String, at: Timestamp) -> EventPost {
     EventPost {
-        node: step.node.to_owned(),
+        node: node.to_owned(),
         kind: "Warning".to_owned(),
         reason: reason.to_owned(),
         message,
         component: names::FIELD_MANAGER.text.to_owned(),
-        at: step.at,
+        at,
     }
 }
 

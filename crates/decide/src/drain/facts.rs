@@ -157,6 +157,8 @@ pub struct View<'a> {
     pub paused: bool,
     /// The controller runs on this node and it is not its turn yet.
     pub waits_as_own_node: bool,
+    /// It waited for the end of the first-action delay, and it is not its turn yet.
+    pub waits_for_turn: bool,
     /// The pods that are bound to the node; `None` while they are not known.
     pub pods: Option<&'a [PodFacts]>,
     /// What became of what earlier decisions asked for, by UID.

@@ -23,8 +23,9 @@
 //! - Drained means that no pod is left that counts. A pod is passed over only where the repair ends
 //!   all processes; before any other repair it blocks.
 //! - Pods that are not known block: nothing is Drained before they were listed (P6).
-//! - A pod that was bound while the cordon was written may show itself after the drain was done: until
-//!   a repair is ordered, it is drained too.
+//! - A pod that was bound while the cordon was written may show itself after the drain was done, and
+//!   others come in spite of the cordon: until a repair is begun they are drained too, and looked for
+//!   as long as one is planned or waits to be begun. Before a later repair the drain begins anew.
 //! - Every state that waits for pods has a deadline, except `AllowCompletion` without one.
 //!
 //! # What it does not do
@@ -141,17 +142,52 @@ pub fn decide(view: &View<'_>, now: Timestamp) -> Decision {
     }
 }
 
-/// Whether an incident keeps the controller's own node waiting: its node is drained or repaired now.
-pub fn is_at_work(incident: &Incident) -> bool {
+/// Whether pods of the incident's node may be asked to go, or are waited for.
+pub fn is_draining(incident: &Incident) -> bool {
     let drain = incident.drain.as_ref().map(|drain| &drain.status);
+    match drain {
+        Some(DrainStatus::Draining(_) | DrainStatus::Failed(_)) => true,
+        Some(DrainStatus::Waiting(_) | DrainStatus::Drained | DrainStatus::Cancelled) | None => {
+            false
+        }
+    }
+}
+
+/// Until when an incident keeps the controller's own node waiting, unless it changes before: its node is
+/// drained or repaired, or is empty and its repair about to be ordered; `None`: it does not. A drain that
+/// failed counts as long as pods with time of their own may be asked: once a person alone is waited for,
+/// the own node is not. `repairs`: planned repairs are ordered, and not only shown.
+pub fn at_work_until(incident: &Incident, policy: &Policy, repairs: bool) -> Option<Timestamp> {
     let repair = incident.repair.as_ref().map(|repair| &repair.status);
-    matches!(drain, Some(DrainStatus::Draining(_)))
-        || repair.is_some_and(RepairStatus::is_under_way)
+    if repair.is_some_and(RepairStatus::is_under_way) {
+        return Some(Timestamp::MAX);
+    }
+    match incident.drain.as_ref().map(|drain| &drain.status)? {
+        DrainStatus::Draining(_) => Some(Timestamp::MAX),
+        DrainStatus::Failed(DrainFailed { deadlines, .. }) => {
+            let last = deadlines.completion.unwrap_or(Timestamp::MIN);
+            let last = last.max(deadlines.immediate).max(deadlines.delete);
+            // What is deleted at its deadline is asked again until it is over its time, too.
+            Some(later(last, policy.stuck_timeout))
+        }
+        DrainStatus::Drained => {
+            let planned = matches!(repair, Some(RepairStatus::Planned { .. }));
+            (planned && repairs).then_some(Timestamp::MAX)
+        }
+        DrainStatus::Waiting(_) | DrainStatus::Cancelled => None,
+    }
+}
+
+/// Whether a repair that is ordered is not begun: pods of its node may be asked to go, or are waited for,
+/// or will be once a pause is over.
+pub fn keeps_repair(incident: &Incident) -> bool {
+    let drain = incident.drain.as_ref().map(|drain| &drain.status);
+    is_draining(incident) || matches!(drain, Some(DrainStatus::Waiting(DrainWait::Paused)))
 }
 
 /// Whether the decision looks at the node's pods, so that they are to be followed. Of a node that is
-/// drained they are for [`LATE`], and while its repair waits to be ordered; of one that is repaired they
-/// are not.
+/// drained they are for [`LATE`], and while its repair waits to be ordered or begun; of one that is
+/// repaired they are not.
 pub fn needs_pods(view: &View<'_>, now: Timestamp) -> bool {
     let look = Look { view, now };
     let begins = || {
@@ -166,9 +202,7 @@ pub fn needs_pods(view: &View<'_>, now: Timestamp) -> bool {
                 DrainStatus::Draining(_) | DrainStatus::Failed(_) => true,
                 DrainStatus::Waiting(_) | DrainStatus::Cancelled => begins(),
                 DrainStatus::Drained => {
-                    let repair = view.incident.repair.as_ref().map(|repair| &repair.status);
-                    let planned = matches!(repair, Some(RepairStatus::Planned { .. }));
-                    let late = now < later(drain.since, LATE) || planned;
+                    let late = now < later(drain.since, LATE) || is_to_be_repaired(view.incident);
                     late && !view.repair_under_way && !is_repaired(view.incident)
                 }
             }
@@ -183,6 +217,22 @@ pub fn needs_pods(view: &View<'_>, now: Timestamp) -> bool {
             _,
         ) => false,
     }
+}
+
+/// Whether a drain would begin now, or pods be looked at for it.
+pub fn may_begin(view: &View<'_>, now: Timestamp) -> bool {
+    let look = Look { view, now };
+    view.incident.quarantine == QuarantineStatus::Quarantined
+        && look.is_wanted()
+        && look.keeps_waiting().is_none()
+}
+
+/// Whether a repair is planned, or ordered and not at its end: until it is begun the node is kept empty.
+fn is_to_be_repaired(incident: &Incident) -> bool {
+    let repair = incident.repair.as_ref().map(|repair| &repair.status);
+    repair.is_some_and(|status| {
+        matches!(status, RepairStatus::Planned { .. }) || status.is_under_way()
+    })
 }
 
 /// Whether the repair for which the node was emptied has had its effect: pods may come again.
@@ -233,16 +283,19 @@ impl Look<'_> {
     }
 
     fn drained(&self, wanted: bool) -> Decision {
-        let wanted = wanted && !is_repaired(self.view.incident);
-        let may_act = wanted && self.view.policy.mode == Mode::Enforce && !self.view.paused;
+        let looks = wanted && !is_repaired(self.view.incident) && !self.view.repair_under_way;
         let seen = self.look_over();
-        if !may_act || self.view.repair_under_way || seen.counted == 0 {
+        if !looks || self.view.policy.mode == Mode::Off || seen.counted == 0 {
             let drain = self.view.incident.drain.as_ref();
             let late = drain.map(|drain| later(drain.since, LATE));
             return Decision {
                 wake_at: late.filter(|late| self.now < *late),
                 ..Decision::default()
             };
+        }
+        // It is not empty any more, and no repair is ordered before it is.
+        if self.keeps_waiting().is_some() {
+            return self.begin();
         }
         self.drain_now(seen, Reason::CameLate)
     }
@@ -274,8 +327,9 @@ impl Look<'_> {
         if let Some(wait) = self.keeps_waiting() {
             let mut decision = match &wait {
                 DrainWait::DryRun => self.look_over().decision,
+                // Whoever gives it its turn wakes it.
                 DrainWait::FirstAction { until } => Decision {
-                    wake_at: Some(*until),
+                    wake_at: Some(*until).filter(|until| self.now < *until),
                     ..Decision::default()
                 },
                 DrainWait::Paused | DrainWait::OtherDrainer | DrainWait::OwnNode => {
@@ -326,7 +380,8 @@ impl Look<'_> {
         if view.paused {
             return Some(DrainWait::Paused);
         }
-        let until = view.policy.first_action_until.filter(|at| self.now < *at);
+        let until = view.policy.first_action_until;
+        let until = until.filter(|at| self.now < *at || view.waits_for_turn);
         if let Some(until) = until {
             return Some(DrainWait::FirstAction { until });
         }

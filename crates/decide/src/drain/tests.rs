@@ -76,6 +76,7 @@ struct Case {
     kubelet_silent_since: Option<Timestamp>,
     paused: bool,
     waits_as_own_node: bool,
+    waits_for_turn: bool,
     pods: Option<Vec<PodFacts>>,
     asked: BTreeMap<String, Asked>,
     policy: Policy,
@@ -91,6 +92,7 @@ impl Case {
             kubelet_silent_since: None,
             paused: false,
             waits_as_own_node: false,
+            waits_for_turn: false,
             pods: Some(pods.to_vec()),
             asked: BTreeMap::new(),
             policy: policy(),
@@ -151,6 +153,7 @@ impl Case {
             kubelet_silent_since: self.kubelet_silent_since,
             paused: self.paused,
             waits_as_own_node: self.waits_as_own_node,
+            waits_for_turn: self.waits_for_turn,
             pods: self.pods.as_deref(),
             asked: &self.asked,
             policy: &self.policy,
@@ -301,6 +304,13 @@ fn pods_are_followed_as_long_as_something_is_decided_by_them() {
         attempt: None,
     });
     assert!(drained.needs_pods(late), "until the repair is ordered");
+    for status in [RepairStatus::Requested, RepairStatus::Running] {
+        drained.incident.repair.as_mut().unwrap().status = status;
+        assert!(drained.needs_pods(late), "until it is begun");
+        let mut comes = drained.clone();
+        comes.pods = Some(vec![pod("now")]);
+        assert_eq!(comes.moves(late), Some(("Draining", "came_late")));
+    }
     drained.repair_under_way = true;
     assert!(!drained.needs_pods(since));
     drained.repair_under_way = false;
@@ -391,6 +401,86 @@ fn it_begins_only_when_nothing_keeps_it_waiting() {
     let mut off = Case::new(None, &[pod("now")]);
     off.policy.mode = Mode::Off;
     assert_eq!(off.decide(at(0)), Decision::default());
+}
+
+#[test]
+fn what_waited_for_the_first_action_delay_waits_on_until_it_has_its_turn() {
+    let until = at(5);
+    let mut case = Case::new(None, &[pod("now")]);
+    case.policy.first_action_until = Some(until);
+    let waits = DrainStatus::Waiting(DrainWait::FirstAction { until });
+    let decision = case.decide(at(1));
+    assert_eq!(decision.transition.map(|to| to.to), Some(waits.clone()));
+    case.incident = decision.incident.unwrap();
+    assert!(!may_begin(&case.view(), at(4)));
+    assert!(may_begin(&case.view(), at(5)));
+    case.waits_for_turn = true;
+    assert_eq!(
+        case.decide(at(9)),
+        Decision::default(),
+        "nothing is stored, nor tried again by itself"
+    );
+    case.waits_for_turn = false;
+    assert_eq!(case.moves(at(9)), Some(("Draining", "wanted")));
+    case.paused = true;
+    assert!(!may_begin(&case.view(), at(9)));
+}
+
+#[test]
+fn our_own_node_waits_for_what_is_asked_still_and_for_a_repair_that_is_about_to_be_ordered() {
+    let until = |case: &Case, repairs| at_work_until(&case.incident, &case.policy, repairs);
+    let ever = Some(Timestamp::MAX);
+    let mut case = Case::draining(&[pod("now")]);
+    assert_eq!(until(&case, true), ever);
+    // What is over its time fails alone: pods of another mode are asked to go until their own.
+    case.set_deadlines(10, 30, Some(20));
+    let failed = case.fails(at(10)).map(|why| {
+        let Some(DrainStatus::Draining(deadlines)) = case.status() else {
+            panic!("{:?}", case.status());
+        };
+        DrainStatus::Failed(DrainFailed { why, deadlines })
+    });
+    let mut failed = Case::new(failed, &[pod("now"), pod("later")]);
+    assert_eq!(until(&failed, true), Some(at(35)));
+    let deletes = |now| {
+        failed
+            .decide(now)
+            .asks
+            .iter()
+            .any(|ask| ask.how == How::Delete)
+    };
+    assert!(deletes(at(30)) && deletes(at(34)) && !deletes(at(35)));
+    if let Some(Drain {
+        status: DrainStatus::Failed(failed),
+        ..
+    }) = &mut failed.incident.drain
+    {
+        failed.deadlines.completion = Some(at(90));
+    }
+    assert_eq!(until(&failed, true), Some(at(95)));
+
+    let repairs = |status| Repair {
+        status,
+        since: at(0),
+        attempt: None,
+    };
+    let mut drained = Case::new(Some(DrainStatus::Drained), &[]);
+    assert_eq!(until(&drained, true), None, "nobody plans anything");
+    let planned = RepairStatus::Planned { rung: Rung::Reboot };
+    drained.incident.repair = Some(repairs(planned));
+    assert_eq!(until(&drained, true), ever);
+    assert_eq!(until(&drained, false), None, "it is only shown");
+    drained.incident.repair = Some(repairs(RepairStatus::Requested));
+    assert_eq!(until(&drained, false), ever, "what was ordered is followed");
+    drained.incident.repair = Some(repairs(RepairStatus::Succeeded));
+    assert_eq!(until(&drained, true), None);
+    for rests in [
+        None,
+        Some(DrainStatus::Waiting(DrainWait::Paused)),
+        Some(DrainStatus::Cancelled),
+    ] {
+        assert_eq!(until(&Case::new(rests, &[]), true), None);
+    }
 }
 
 #[test]
@@ -631,10 +721,19 @@ fn a_pod_that_came_late_is_drained_until_a_repair_is_ordered() {
     case.repair_under_way = true;
     assert_eq!(case.moves(at(0)), None);
     case.repair_under_way = false;
+    // Where nothing begins the node is not empty any more: a repair that is planned waits.
+    let kept = Some(("Waiting", "kept_waiting"));
     case.paused = true;
-    assert_eq!(case.moves(at(0)), None, "nothing begins on a paused node");
+    assert_eq!(case.moves(at(0)), kept);
+    let mut paused = case.clone();
+    paused.take(&case.decide(at(0)));
+    assert!(keeps_repair(&paused.incident), "one that is queued too");
+    paused.paused = false;
+    assert_eq!(paused.moves(at(1)), Some(("Draining", "wanted")));
     case.paused = false;
     case.policy.mode = Mode::DryRun;
+    assert_eq!(case.moves(at(0)), kept);
+    case.policy.mode = Mode::Off;
     assert_eq!(case.moves(at(0)), None);
 }
 

@@ -52,6 +52,9 @@ pub struct RebootNode {
     pub signal: Signal,
     /// Whether condition `ManualMode` stands.
     pub says_manual: bool,
+    /// Whether condition `NodeReady` says that the controller runs on the node, and has to run elsewhere
+    /// first.
+    pub says_controller_here: bool,
     /// How condition `NodeReady` says that it ended.
     pub end: Option<End>,
 }
@@ -136,12 +139,23 @@ pub enum Place {
     Free,
     /// As many run as may at once.
     Full,
-    /// The controller runs on this node, which goes last and alone.
-    OwnNodeLast,
+    /// The controller runs on this node, and would go down with it: it has to run elsewhere first.
+    ControllerHere,
     /// A person paused the node: nothing is started on it.
     Paused,
     /// Work came to the node since it was empty, and is moved off first.
     NotEmpty,
+    /// The marks of the node name the object's incident, which the store does not know yet.
+    NotAdopted,
+}
+
+/// Why a reboot is not wanted (any more).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unwanted {
+    /// What it was made for is over, or has happened.
+    Over,
+    /// The incident that ordered it is not known: its store was lost, and its node's marks are gone.
+    IncidentUnknown,
 }
 
 /// Everything that one decision about one object looks at.
@@ -163,8 +177,8 @@ pub struct View<'a> {
     pub place: Place,
     /// Whether the node is excluded from repairs.
     pub excluded: bool,
-    /// Whether whom it was made for does not want it any more.
-    pub recalled: bool,
+    /// Why it is not wanted (any more), if so.
+    pub recalled: Option<Unwanted>,
     /// An earlier signal to the node in the same boot came to the end of its time, and its effect was not seen:
     /// another boot may be that one's.
     pub earlier_signal: bool,

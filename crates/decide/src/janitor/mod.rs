@@ -31,16 +31,21 @@ pub mod ttl;
 mod tests;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_api::reboot_node::{NO_REBOOT_OBSERVED, NODE_EXCLUDED, NODE_NOT_FOUND, RECALLED, TIMEOUT};
+use k8s_api::reboot_node::{
+    CONTROLLER_HERE, NO_REBOOT_OBSERVED, NODE_EXCLUDED, NODE_NOT_FOUND, RECALLED, TIMEOUT,
+};
 
 use crate::later;
 pub use facts::{
     Answer, Condition, End, Intent, Lock, Node, Place, Policy, RebootNode, Signal, StatusChange,
-    Step, View,
+    Step, Unwanted, View,
 };
 pub use orphans::runs_without_object;
 pub use places::{Beside, place};
 
+/// What an object says whose node the controller runs on.
+const HERE: &str = "the controller itself runs on this node, and would go down with it: nothing is sent until it runs on \
+     another node";
 /// How far another janitor's clock may be ahead of ours.
 const SKEW: SignedDuration = SignedDuration::from_mins(10);
 
@@ -64,6 +69,19 @@ pub fn decide(view: &View<'_>, now: Timestamp) -> Step {
 /// Until when a signal that is sent at `at` may have its effect.
 pub fn deadline_of(at: Timestamp, policy: &Policy) -> Timestamp {
     later(at, policy.timeout)
+}
+
+/// Until when an object that nobody ends may still have an effect: one that was begun has the time of its
+/// signal, any other may be begun as long as it may queue.
+pub fn left_until(
+    created_at: Timestamp,
+    started_at: Option<Timestamp>,
+    policy: &Policy,
+) -> Timestamp {
+    match started_at {
+        Some(at) => deadline_of(at, policy),
+        None => deadline_of(later(created_at, policy.queue_timeout), policy),
+    }
 }
 
 /// Until when the effect of a signal may come: a shorter time that is configured later takes nothing from it.
@@ -98,11 +116,8 @@ impl Look<'_> {
         if view.excluded && !self.may_be_sent() {
             return self.ends(NODE_EXCLUDED, "the node is excluded from repairs");
         }
-        if view.recalled && !self.may_be_sent() {
-            return self.ends(
-                RECALLED,
-                "what it was made for is over; its signal was not sent",
-            );
+        if let (Some(why), false) = (view.recalled, self.may_be_sent()) {
+            return self.ends(RECALLED, unwanted(why));
         }
         match (&view.object.signal, view.intent) {
             // Ours would say so together with its end.
@@ -138,10 +153,18 @@ impl Look<'_> {
         if boot.is_unknown() {
             return Step::Wait(Some(deadline));
         }
+        let here = view.place == Place::ControllerHere;
+        if view.object.says_controller_here && !here {
+            return says_ready(not_determined());
+        }
         if view.place != Place::Free {
             return match view.lock {
                 // Another repair may go on meanwhile.
                 Lock::Ours => Step::Unlock,
+                // Only a person can move it.
+                Lock::NotKnown | Lock::Others if here && !view.object.says_controller_here => {
+                    says_ready(unknown(CONTROLLER_HERE, HERE))
+                }
                 Lock::NotKnown | Lock::Others => Step::Wait(Some(deadline)),
             };
         }
@@ -319,6 +342,10 @@ impl Look<'_> {
                 "whether the signal was taken is not known, and the node was not seen to have \
                  rebooted in time"
             }
+            Signal::Unknown | Signal::Failed if self.view.place == Place::ControllerHere => {
+                "the controller itself runs on this node, and was not moved to another one in time; nothing was \
+                 sent"
+            }
             Signal::Unknown | Signal::Failed => {
                 "it could not start in time: another repair of the node, too many at once, the \
                  provider can't be reached, or the node's boot id is not known"
@@ -398,6 +425,24 @@ fn unknown(reason: &'static str, message: &str) -> Condition {
         status: None,
         reason,
         message: message.to_owned(),
+    }
+}
+
+fn says_ready(ready: Condition) -> Step {
+    Step::Write(StatusChange {
+        node_ready: Some(ready),
+        ..StatusChange::default()
+    })
+}
+
+fn unwanted(why: Unwanted) -> &'static str {
+    match why {
+        Unwanted::Over => "what it was made for is over; its signal was not sent",
+        Unwanted::IncidentUnknown => {
+            "the incident that ordered it is not known, and its node has no mark of it: the store was lost, and \
+             the node was given back since. Its signal was not sent; make another object to have the node \
+             rebooted all the same"
+        }
     }
 }
 

@@ -26,7 +26,7 @@ struct Case {
     asked_at: Option<Timestamp>,
     place: Place,
     excluded: bool,
-    recalled: bool,
+    recalled: Option<Unwanted>,
     earlier_signal: bool,
     not_before: Option<Timestamp>,
     policy: Policy,
@@ -53,6 +53,7 @@ impl Case {
                 completed_at: None,
                 signal: Signal::Unknown,
                 says_manual: false,
+                says_controller_here: false,
                 end: None,
             },
             node: seen("b1", true),
@@ -62,7 +63,7 @@ impl Case {
             asked_at: None,
             place: Place::Free,
             excluded: false,
-            recalled: false,
+            recalled: None,
             earlier_signal: false,
             not_before: None,
             policy: policy(),
@@ -143,7 +144,10 @@ impl Case {
             };
             self.signal = Some(signal.clone());
         }
-        self.ready = change.node_ready.clone().or_else(|| self.ready.take());
+        if let Some(ready) = &change.node_ready {
+            object.says_controller_here = ready.reason == CONTROLLER_HERE;
+            self.ready = Some(ready.clone());
+        }
     }
 
     /// Until it waits; names of the steps.
@@ -177,6 +181,10 @@ impl Case {
 
     fn end(&self) -> (Option<bool>, &'static str) {
         assert!(self.object.completed_at.is_some());
+        self.says()
+    }
+
+    fn says(&self) -> (Option<bool>, &'static str) {
         let ready = self.ready.as_ref().unwrap();
         (ready.status, ready.reason)
     }
@@ -312,7 +320,7 @@ fn what_waits_for_a_place_gives_its_lock_back() {
         Place::Full,
         Place::Paused,
         Place::NotEmpty,
-        Place::OwnNodeLast,
+        Place::NotAdopted,
     ] {
         let mut case = Case::new();
         (case.place, case.lock) = (place, Lock::Ours);
@@ -535,7 +543,7 @@ fn what_is_recalled_is_not_sent_and_what_may_be_sent_is_not_recalled() {
         for _ in 0..steps {
             case.step(at(1), &sent());
         }
-        case.recalled = true;
+        case.recalled = Some(Unwanted::Over);
         case.run(at(1), &sent());
         assert_eq!(case.end(), (Some(false), "Recalled"), "after {steps} steps");
         assert_eq!((case.sent, case.object.started_at), (0, None));
@@ -543,14 +551,14 @@ fn what_is_recalled_is_not_sent_and_what_may_be_sent_is_not_recalled() {
     }
     let mut case = Case::new();
     case.run(at(1), &sent());
-    case.recalled = true;
+    case.recalled = Some(Unwanted::Over);
     assert_eq!(case.run(at(2), &Answer::NotDone), ["ask"]);
     // A process that was killed in that moment can't say that it did not send.
     let mut case = Case::new();
     case.step(at(1), &sent());
     case.step(at(1), &sent());
     case.restart();
-    case.recalled = true;
+    case.recalled = Some(Unwanted::Over);
     assert_eq!(case.run(at(2), &sent()), [""; 0]);
 }
 
@@ -585,6 +593,7 @@ fn between_tries_to_reach_the_provider_only_what_has_a_stored_intent_keeps_the_l
     intended.intent = Some(Intent {
         boot_before: BootId::new("b0"),
         at: at(0),
+        deadline: at(30),
         fresh: true,
         manual: false,
     });
@@ -592,12 +601,38 @@ fn between_tries_to_reach_the_provider_only_what_has_a_stored_intent_keeps_the_l
 }
 
 #[test]
-fn our_own_node_waits_for_its_turn() {
+fn a_node_that_the_controller_runs_on_says_so_until_it_moves_and_ends_at_the_deadline_else() {
+    let here = || {
+        let mut case = Case::new();
+        (case.place, case.lock) = (Place::ControllerHere, Lock::Ours);
+        assert_eq!(case.run(at(1), &sent()), ["unlock", "write"]);
+        assert_eq!(case.says(), (None, "ControllerHere"));
+        assert_eq!(case.decide(at(2)), Step::Wait(Some(at(360))));
+        case
+    };
+    let mut moved = here();
+    moved.place = Place::Full;
+    assert_eq!(moved.run(at(3), &sent()), ["write"]);
+    assert_eq!(moved.says(), (None, "Initializing"));
+    moved.place = Place::Free;
+    assert_eq!(moved.run(at(4), &sent())[..2], ["lock", "intend"]);
+    let mut stays = here();
+    assert_eq!(stays.run(at(360), &sent()), ["end"]);
+    assert_eq!(stays.end(), (Some(false), "Timeout"));
+    let why = stays.ready.map(|ready| ready.message).unwrap_or_default();
+    assert!(why.contains("was not moved"), "{why}");
+    assert_eq!(stays.sent, 0);
+}
+
+#[test]
+fn an_order_of_an_incident_that_nobody_knows_ends_and_says_why() {
     let mut case = Case::new();
-    case.place = Place::OwnNodeLast;
-    assert_eq!(case.decide(at(1)), Step::Wait(Some(at(360))));
-    case.place = Place::Free;
-    assert_eq!(case.decide(at(1)), Step::Lock);
+    case.recalled = Some(Unwanted::IncidentUnknown);
+    case.run(at(1), &sent());
+    assert_eq!(case.end(), (Some(false), "Recalled"));
+    let why = case.ready.map(|ready| ready.message).unwrap_or_default();
+    assert!(why.contains("store was lost"), "{why}");
+    assert_eq!(case.sent, 0);
 }
 
 fn any_answer() -> impl Strategy<Value = Answer> {

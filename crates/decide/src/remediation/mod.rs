@@ -16,7 +16,13 @@
 //!   Ready. Ready in the old boot when the attempt's time is over is `NoRebootObserved`: the attempt
 //!   is used up, and the next one asks for force.
 //! - A fault that was last said in an earlier boot is covered: it closes by the settled report, or
-//!   is said again and starts the next attempt in the same incident.
+//!   is said again and starts the next attempt in the same incident; of one that does neither a person
+//!   is told.
+//! - The node is looked over before each attempt: a drain that was done is begun anew where pods may
+//!   have come unseen.
+//! - Attempts of a rung count in their incident as long as it is open, and for the machine in a window.
+//!   An incident that has used its own up orders nothing more; one whose machine has goes on by itself
+//!   once it may.
 //!
 //! # Invariants (`tests`)
 //! - No order without an open incident at rest, an open fault that no repair covers, and an empty
@@ -24,6 +30,8 @@
 //! - The order is stored before the object is made (P3). What is under way is followed to its end,
 //!   also when its faults are gone: a repair is not recalled by a recovery.
 //! - Every attempt has a deadline, also where its object or the node is gone.
+//! - With an open fault there is a next step with a time, something named that it waits for, or a person
+//!   who is needed.
 
 mod ended;
 mod objects;
@@ -33,18 +41,21 @@ mod plan;
 mod tests;
 
 use health_event::incident::{
-    Attempt, DrainStatus, Effect, Incident, OperatorReason, QuarantineStatus, Repair,
+    Attempt, Drain, DrainStatus, Effect, Incident, OperatorReason, QuarantineStatus, Repair,
     RepairFailure, RepairStatus, Rung,
 };
 use health_event::{BootId, Boots};
 use jiff::{SignedDuration, Timestamp};
 
 use objects::DEADLINE;
-use plan::{Booted, Plan, plan};
+use plan::{Booted, Plan, again_at, plan};
 
-use crate::later;
+use crate::{drain, later};
 pub use ended::ended;
-pub use objects::{Found, adopted, boots_seen, has_happened, is_recalled, object_name, wants};
+pub use objects::{
+    Found, adopted, boots_seen, has_happened, is_named_for, is_recalled, object_name,
+    object_name_of, wants,
+};
 pub use plan::{Executor, FaultFacts, Mode, PastAttempt, Policy};
 
 /// What is known of the object of the present attempt.
@@ -56,6 +67,9 @@ pub enum Object {
     Absent,
     /// The same, and nothing was sent for it: a person took it back.
     CalledOff,
+    /// The same, and the definition of its kind was away meanwhile: it went with that, and nobody called it
+    /// off.
+    Vanished,
     /// The API server does not take it: its words.
     Refused(String),
     /// It is there, and whoever carries repairs out has not begun it: nothing was sent.
@@ -172,6 +186,8 @@ pub enum Reason {
     Deadline,
     /// What it was for is over.
     FaultsGone,
+    /// The machine has booted since its faults were last said: that covers them.
+    Booted,
     /// No repair can be ordered.
     NothingLeft,
     /// Its faults are open still.
@@ -197,6 +213,7 @@ impl Reason {
             Self::ObjectRefused => "object_refused",
             Self::Deadline => "deadline",
             Self::FaultsGone => "faults_gone",
+            Self::Booted => "booted",
             Self::NothingLeft => "nothing_left",
             Self::StillOpen => "still_open",
             Self::Found => "found",
@@ -246,10 +263,8 @@ impl Look<'_> {
 
     fn booted(&self, repair: Option<&Repair>) -> Option<Booted<'_>> {
         let node = self.view.node?;
-        let repaired_at = repair.and_then(|r| match r.attempt.as_ref()?.effect {
-            Effect::Seen { at } => Some(at),
-            Effect::Pending | Effect::NotSeen | Effect::NotBegun | Effect::Failed => None,
-        });
+        let attempt = repair.and_then(|repair| repair.attempt.as_ref());
+        let repaired_at = attempt.and_then(last_seen);
         Some(Booted {
             boots: self.view.boots,
             present: &node.boot,
@@ -274,7 +289,7 @@ impl Look<'_> {
         };
         match plan {
             // A person's word holds for the incident.
-            Plan::Order { .. } | Plan::Operator { .. }
+            Plan::Order { .. } | Plan::Operator(_)
                 if status == Some(&RepairStatus::NeedsOperator(OperatorReason::CalledOff)) =>
             {
                 Decision::default()
@@ -296,10 +311,11 @@ impl Look<'_> {
                 } else if status == Some(&planned) {
                     self.order(repair, rung, &action)
                 } else {
-                    self.move_to(planned, Reason::FaultsAsk)
+                    self.looked_over(self.move_to(planned, Reason::FaultsAsk))
                 }
             }
-            Plan::Operator { reason, again_at } => {
+            Plan::Operator(reason) => {
+                let again_at = again_at(&reason);
                 let to = RepairStatus::NeedsOperator(reason);
                 let decision = if status == Some(&to) {
                     Decision::default()
@@ -311,30 +327,62 @@ impl Look<'_> {
                     ..decision
                 }
             }
-            Plan::Covered => match status {
-                Some(RepairStatus::NeedsOperator(reason))
-                    if *reason != OperatorReason::StillOpen =>
-                {
-                    self.move_to(RepairStatus::Cancelled, Reason::FaultsGone)
-                }
-                Some(RepairStatus::Planned { .. }) => {
-                    self.move_to(RepairStatus::Cancelled, Reason::FaultsGone)
-                }
-                // What was repaired and is not closed still needs the person.
-                Some(
-                    RepairStatus::NeedsOperator(_)
-                    | RepairStatus::Requested
-                    | RepairStatus::Running
-                    | RepairStatus::Unknown
-                    | RepairStatus::Succeeded,
-                )
-                | None => Decision::default(),
-                // The machine has booted all the same, and its faults may never be said to be over.
-                Some(RepairStatus::Failed(_) | RepairStatus::Cancelled) => {
-                    repair.map_or_else(Decision::default, |repair| self.may_close(repair))
-                }
-            },
+            Plan::Covered => self.covered(repair),
         }
+    }
+
+    /// No open fault asks for anything any more.
+    fn covered(&self, repair: Option<&Repair>) -> Decision {
+        let gone = self.view.faults.is_empty();
+        let Some(repair) = repair else {
+            // They were covered before anything was planned: their end is waited for all the same.
+            return if gone {
+                Decision::default()
+            } else {
+                self.move_to(RepairStatus::Cancelled, Reason::Booted)
+            };
+        };
+        match &repair.status {
+            // What is covered and not closed still needs the person.
+            RepairStatus::NeedsOperator(OperatorReason::StillOpen) => Decision::default(),
+            RepairStatus::NeedsOperator(_) | RepairStatus::Planned { .. } => {
+                let reason = if gone {
+                    Reason::FaultsGone
+                } else {
+                    Reason::Booted
+                };
+                self.move_to(RepairStatus::Cancelled, reason)
+            }
+            // The machine has booted all the same, and its faults may never be said to be over.
+            RepairStatus::Failed(_)
+            | RepairStatus::Cancelled
+            | RepairStatus::Requested
+            | RepairStatus::Running
+            | RepairStatus::Unknown
+            | RepairStatus::Succeeded => self.may_close(repair),
+        }
+    }
+
+    /// A plan, for which a node that was empty once is looked over again, unless its pods were followed
+    /// since: until an attempt was begun, and no longer than a pod may come late.
+    fn looked_over(&self, mut plan: Decision) -> Decision {
+        let repair = self.view.incident.repair.as_ref();
+        let had_one = repair.is_some_and(|repair| repair.attempt.is_some());
+        let planned =
+            repair.is_some_and(|repair| matches!(repair.status, RepairStatus::Planned { .. }));
+        let stale = |drain: &Drain| {
+            let unseen = had_one || later(drain.since, drain::LATE) <= self.now;
+            drain.status == DrainStatus::Drained && unseen && !planned
+        };
+        if let Some(next) = &mut plan.incident
+            && next.drain.as_ref().is_some_and(stale)
+        {
+            next.drain = Some(Drain {
+                status: DrainStatus::Cancelled,
+                since: self.now,
+            });
+        }
+        plan
     }
 
     /// Until when nothing is ordered because the last orders were begun by nobody: as many in a row as a
@@ -376,6 +424,7 @@ impl Look<'_> {
             not_begun_before: last
                 .filter(|last| last.effect == Effect::NotBegun)
                 .map_or(0, |last| last.not_begun_before.saturating_add(1)),
+            seen_before: last.and_then(last_seen),
             effect: Effect::Pending,
         };
         let mut decision = self.move_to(RepairStatus::Requested, Reason::NodeEmpty);
@@ -437,16 +486,18 @@ impl Look<'_> {
                 let why = RepairFailure::Refused(why.clone());
                 self.move_to(RepairStatus::Failed(why), Reason::ObjectRefused)
             }
-            Object::NotKnown | Object::Absent | Object::CalledOff
+            Object::NotKnown | Object::Absent | Object::CalledOff | Object::Vanished
                 if attempt.deadline <= self.now =>
             {
                 self.too_late()
             }
             // It was carried out already, and its object deleted: it is not done twice.
-            Object::NotKnown | Object::Absent | Object::CalledOff if self.booted_since(attempt) => {
+            Object::NotKnown | Object::Absent | Object::CalledOff | Object::Vanished
+                if self.booted_since(attempt) =>
+            {
                 self.until(attempt)
             }
-            Object::NotKnown | Object::Absent | Object::CalledOff => Decision {
+            Object::NotKnown | Object::Absent | Object::CalledOff | Object::Vanished => Decision {
                 order: Some(attempt.clone()),
                 wake_at: Some(attempt.deadline),
                 ..Decision::default()
@@ -469,6 +520,7 @@ impl Look<'_> {
                 self.move_to(RepairStatus::Failed(why), Reason::ObjectFailed)
             }
             Object::NotBegun(why) => self.not_begun(why),
+            Object::Vanished => self.order_again(attempt),
             Object::CalledOff => {
                 let to = RepairStatus::NeedsOperator(OperatorReason::CalledOff);
                 self.move_to(to, Reason::ObjectGone)
@@ -489,6 +541,21 @@ impl Look<'_> {
             }
             Object::NotKnown | Object::Running { .. } => self.until(attempt),
         }
+    }
+
+    /// Its object went without anybody's wish, and nothing was sent: the same attempt is ordered once more, and
+    /// has its whole time again.
+    fn order_again(&self, attempt: &Attempt) -> Decision {
+        let mut decision = self.move_to(RepairStatus::Requested, Reason::ObjectGone);
+        if let Some(next) = decision.incident.as_mut().and_then(|i| i.repair.as_mut()) {
+            next.attempt = Some(Attempt {
+                requested_at: self.now,
+                deadline: later(self.now, self.span_of(attempt)),
+                ..attempt.clone()
+            });
+        }
+        decision.wake_at = Some(self.now);
+        decision
     }
 
     /// Its time counts from when it is begun. Whoever carries repairs out gives up first.
@@ -546,6 +613,7 @@ impl Look<'_> {
             Object::Running { since: None }
             | Object::Absent
             | Object::CalledOff
+            | Object::Vanished
             | Object::Refused(_)
             | Object::NotBegun(_)
             | Object::Done { .. }
@@ -593,6 +661,7 @@ impl Look<'_> {
             | Object::NoReboot
             | Object::Absent
             | Object::CalledOff
+            | Object::Vanished
             | Object::NotBegun(_)
             | Object::Failed(_) => true,
             Object::NotKnown | Object::Refused(_) | Object::Queued | Object::Running { .. } => {
@@ -643,7 +712,7 @@ impl Look<'_> {
     fn succeeded(&self, repair: &Repair) -> Decision {
         match self.plan(Some(repair)) {
             None => Decision::default(),
-            Some(Plan::Order { .. } | Plan::Operator { .. }) => self.plan_anew(Some(repair)),
+            Some(Plan::Order { .. } | Plan::Operator(_)) => self.plan_anew(Some(repair)),
             Some(Plan::Covered) => self.may_close(repair),
         }
     }
@@ -702,6 +771,16 @@ impl Look<'_> {
             incident: Some(next),
             transition: Some(Transition { from, to, reason }),
             ..Decision::default()
+        }
+    }
+}
+
+/// When the last effect of an attempt or those before it in the incident was seen.
+fn last_seen(attempt: &Attempt) -> Option<Timestamp> {
+    match attempt.effect {
+        Effect::Seen { at } => Some(at),
+        Effect::Pending | Effect::NotSeen | Effect::NotBegun | Effect::Failed => {
+            attempt.seen_before
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The objects that carry repairs out: their names, which of them is wanted, and what they tell where
 //! the store was lost.
 
-use health_event::incident::{Attempt, Effect, Incident, Repair, RepairStatus, Rung};
+use health_event::incident::{Attempt, Effect, Incident, IncidentId, Repair, RepairStatus, Rung};
 use health_event::{BootId, Boots};
 use jiff::{SignedDuration, Timestamp};
 
@@ -14,12 +14,23 @@ const NAME: usize = 253;
 /// The name of an attempt's object: the same for the same attempt, another for any other, valid for
 /// any node name.
 pub fn object_name(incident: &Incident, number: u32) -> String {
-    let id = incident.id.as_str().to_ascii_lowercase();
+    object_name_of(&incident.id, incident.node.as_str(), number)
+}
+
+/// The same of an incident that may not be known (any more).
+pub fn object_name_of(incident: &IncidentId, node: &str, number: u32) -> String {
+    let id = incident.as_str().to_ascii_lowercase();
     let tail = format!("-{id}-{number}");
-    let head = format!("maintenance-{}", incident.node.as_str());
+    let head = format!("maintenance-{node}");
     let cut = head.len().min(NAME - tail.len());
     let head = head[..cut].trim_end_matches(['.', '-']);
     format!("{head}{tail}")
+}
+
+/// Whether an object has the name of an attempt of this incident.
+pub fn is_named_for(incident: &Incident, object: &str) -> bool {
+    let number = object.rsplit_once('-').and_then(|(_, n)| n.parse().ok());
+    number.is_some_and(|number| object_name(incident, number) == object)
 }
 
 /// Whether an incident waits for what this object does: its attempt is under way.
@@ -73,6 +84,8 @@ pub struct Found {
     pub boot_before: BootId,
     /// When it was made.
     pub made_at: Timestamp,
+    /// When it ended well, if it did.
+    pub done_at: Option<Timestamp>,
     /// Whether the object is there, and not its name alone on the node.
     pub is_there: bool,
 }
@@ -99,6 +112,7 @@ pub fn adopted(
     let from = before.map(|before| before.status.clone());
     let executor = policy.executors.get(&last.action);
     let deadline = executor.map_or(DEADLINE, |executor| executor.deadline);
+    let before_it = found.iter().filter(|found| found.number < last.number);
     let status = if last.is_there {
         RepairStatus::Running
     } else {
@@ -119,6 +133,7 @@ pub fn adopted(
             requested_at: last.made_at,
             deadline: later(last.made_at, deadline),
             not_begun_before: 0,
+            seen_before: before_it.filter_map(|found| found.done_at).max(),
             effect: Effect::Pending,
         }),
     });
@@ -176,6 +191,7 @@ mod tests {
             force: number > 1,
             boot_before: BootId::new("b1"),
             made_at: at(1),
+            done_at: None,
             is_there: true,
         }
     }
@@ -190,6 +206,20 @@ mod tests {
             queue_timeout: SignedDuration::from_hours(6),
             mode: super::super::Mode::Enforce,
             first_action_until: None,
+        }
+    }
+
+    #[test]
+    fn an_object_is_named_for_the_incident_whose_attempt_it_carries_out() {
+        let one = incident(None);
+        let mut other = one.clone();
+        other.id = health_event::incident::IncidentId::new("01BRZ3NDEKTSV4RRFFQ69G5FAV").unwrap();
+        for number in [1, 12] {
+            let name = object_name(&one, number);
+            assert!(is_named_for(&one, &name) && !is_named_for(&other, &name));
+        }
+        for odd in ["", "by-hand", "maintenance-n1-01arz3ndektsv4rrffq69g5fav-x"] {
+            assert!(!is_named_for(&one, odd), "{odd}");
         }
     }
 
@@ -239,7 +269,12 @@ mod tests {
     fn the_last_object_tells_of_the_attempt_that_a_lost_store_knew() {
         let lost = incident(None);
         assert_eq!(adopted(&lost, &[], &policy(), at(2)), None);
-        let decision = adopted(&lost, &[found(1), found(3), found(2)], &policy(), at(2)).unwrap();
+        let done = |number, minutes| Found {
+            done_at: Some(at(minutes)),
+            ..found(number)
+        };
+        let objects = [done(1, -2), done(3, 2), done(2, -1)];
+        let decision = adopted(&lost, &objects, &policy(), at(2)).unwrap();
         let next = decision.incident.unwrap();
         assert_eq!(next.version, lost.version + 1);
         let repair = next.repair.clone().unwrap();
@@ -247,6 +282,11 @@ mod tests {
         let attempt = repair.attempt.unwrap();
         assert_eq!((attempt.number, attempt.force), (3, true));
         assert_eq!(attempt.deadline, at(36), "from when it was made");
+        assert_eq!(
+            attempt.seen_before,
+            Some(at(-1)),
+            "of its own nobody knows yet"
+        );
         assert_eq!(
             adopted(&next, &[found(4)], &policy(), at(3)),
             None,

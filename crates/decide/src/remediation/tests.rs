@@ -112,23 +112,42 @@ impl Case {
                 self.past.push(PastAttempt {
                     rung: attempt.rung,
                     at: attempt.requested_at,
+                    of_incident: true,
                 });
                 self.ordered.push(attempt.clone());
+            }
+            if let Some(last) = repair
+                .attempt
+                .as_ref()
+                .filter(|a| a.effect == Effect::NotBegun)
+            {
+                self.past.retain(|past| past.at != last.requested_at);
             }
         }
         decision
     }
 
-    /// Until nothing moves; the states it went through.
+    /// Until nothing moves; the states it went through. A drain that is begun anew finds the node empty.
     fn settle(&mut self, now: Timestamp) -> Vec<&'static str> {
         let mut states = Vec::new();
         for _ in 0..20 {
             let Some(transition) = self.step(now).transition else {
                 return states;
             };
+            if self.begins_drain_anew() {
+                self.incident.drain = Some(Drain {
+                    status: DrainStatus::Drained,
+                    since: now,
+                });
+            }
             states.push(transition.to.as_str());
         }
         panic!("it never rests: {states:?}");
+    }
+
+    fn begins_drain_anew(&self) -> bool {
+        let drain = self.incident.drain.as_ref();
+        drain.is_some_and(|drain| drain.status == DrainStatus::Cancelled)
     }
 
     fn status(&self) -> &RepairStatus {
@@ -144,6 +163,10 @@ impl Case {
 fn unsupported(action: &str) -> RepairStatus {
     let action = action.to_owned();
     RepairStatus::NeedsOperator(OperatorReason::Unsupported { action })
+}
+
+fn exhausted(rung: Rung, again_at: Option<Timestamp>) -> RepairStatus {
+    RepairStatus::NeedsOperator(OperatorReason::Exhausted { rung, again_at })
 }
 
 #[test]
@@ -199,8 +222,7 @@ fn a_reboot_that_did_not_happen_uses_the_attempt_up_and_the_next_asks_for_force(
         case.object = says.clone();
         let states = case.settle(at(time(time(1))));
         assert_eq!(states, ["Running", "Failed", "NeedsOperator"]);
-        let exhausted = OperatorReason::Exhausted { rung: Rung::Reboot };
-        assert_eq!(*case.status(), RepairStatus::NeedsOperator(exhausted));
+        assert_eq!(*case.status(), exhausted(Rung::Reboot, None));
         assert_eq!(case.ordered.len(), 2);
     }
 }
@@ -274,8 +296,157 @@ fn a_fault_that_is_said_again_in_the_new_boot_starts_the_next_attempt() {
     case.settle(at(4));
     case.faults = vec![fault("RESTART_BM", "b3", 5)];
     assert_eq!(case.settle(at(5)), ["NeedsOperator"]);
-    // A day later the machine may be tried again.
-    assert_eq!(case.settle(at(24 * 60 + 4)), ["Planned", "Requested"]);
+    assert_eq!(*case.status(), exhausted(Rung::Reboot, None));
+}
+
+#[test]
+fn what_an_incident_has_used_up_it_does_not_get_back_and_what_its_machine_has_it_does() {
+    let day = 24 * 60;
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    for number in 1..=2 {
+        case.settle(at(number));
+        case.object = Object::Failed("no".to_owned());
+    }
+    case.settle(at(3));
+    assert_eq!(*case.status(), exhausted(Rung::Reboot, None));
+    assert_eq!(case.decide(at(3)).wake_at, None);
+    for later in [day, day * 2, day * 365] {
+        assert_eq!(case.settle(at(later)), [""; 0], "a person is at it");
+    }
+    // Another fault has no attempts of its own.
+    case.faults.push(fault("RESTART_VM", "b1", 4));
+    assert_eq!(case.settle(at(day * 3)), [""; 0]);
+
+    // The next incident has its own, and waits for those of the machine.
+    let mut next = Case::new(&[fault("RESTART_BM", "b1", 4)]);
+    next.past.clone_from(&case.past);
+    next.past
+        .iter_mut()
+        .for_each(|past| past.of_incident = false);
+    assert_eq!(next.settle(at(5)), ["NeedsOperator"]);
+    let free = at(day + 1);
+    assert_eq!(*next.status(), exhausted(Rung::Reboot, Some(free)));
+    assert_eq!(next.decide(at(6)).wake_at, Some(free));
+    assert_eq!(next.settle(free), ["Planned", "Requested"]);
+    // One of the machine's first two is left by then, and one of this incident's.
+    next.object = Object::Failed("no".to_owned());
+    next.settle(free);
+    assert_eq!(next.ordered.len(), 1);
+    let free = at(day + 3);
+    next.settle(free);
+    assert_eq!(next.ordered.len(), 2);
+    next.object = Object::Failed("no".to_owned());
+    next.settle(free);
+    assert_eq!(*next.status(), exhausted(Rung::Reboot, None));
+
+    // A stronger rung is climbed to, of which the incident has attempts left.
+    let mut climbs = Case::new(&[fault("COMPONENT_RESET", "b1", 0)]);
+    for minutes in 1..=4 {
+        climbs.settle(at(minutes));
+        climbs.object = Object::Failed("no".to_owned());
+    }
+    climbs.settle(at(5));
+    let rungs: Vec<Rung> = climbs.ordered.iter().map(|a| a.rung).collect();
+    assert_eq!(
+        rungs,
+        [Rung::Reset, Rung::Reset, Rung::Reboot, Rung::Reboot]
+    );
+    assert_eq!(*climbs.status(), exhausted(Rung::Reboot, None));
+}
+
+#[test]
+fn before_each_attempt_the_node_is_looked_over_again() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    let first = case.incident.drain.clone();
+    case.object = Object::Done { since: None };
+    case.reboot("b2");
+    case.settle(at(2));
+    assert_eq!(case.incident.drain, first, "what comes now is let be");
+    let mut failed = case.clone();
+    case.faults = vec![fault("RESTART_BM", "b2", 60)];
+    failed.incident.repair.as_mut().unwrap().status = RepairStatus::Failed(RepairFailure::Deadline);
+    failed.faults.clone_from(&case.faults);
+    for mut case in [case, failed] {
+        assert_eq!(case.step(at(60)).transition.unwrap().to.as_str(), "Planned");
+        assert!(case.begins_drain_anew());
+        let waits = case.decide(at(61));
+        assert_eq!(
+            (waits.blocked, waits.transition),
+            (Some("not_drained"), None)
+        );
+        assert_eq!(case.ordered.len(), 1);
+    }
+    // Nobody has looked for a while: no repair was planned.
+    for (minutes, looks) in [(1, false), (2, true), (90, true)] {
+        let mut late = Case::new(&[fault("NONE", "b1", 0)]);
+        let since = late.incident.drain.as_ref().unwrap().since;
+        late.settle(since);
+        late.faults.push(fault("RESTART_BM", "b1", 0));
+        late.step(since + MINUTE * minutes);
+        assert_eq!(late.begins_drain_anew(), looks, "{minutes}");
+    }
+    // Another rung is planned meanwhile: its pods are followed.
+    let mut rung = Case::new(&[fault("COMPONENT_RESET", "b1", 0)]);
+    rung.other_repair = true;
+    rung.settle(at(1));
+    rung.faults.push(fault("RESTART_BM", "b1", 0));
+    assert_eq!(rung.step(at(90)).transition.unwrap().to.as_str(), "Planned");
+    assert!(!rung.begins_drain_anew());
+}
+
+#[test]
+fn a_reboot_that_was_seen_covers_what_it_covered_whatever_became_of_the_next() {
+    for object in [
+        Object::Refused("no".to_owned()),
+        Object::NotBegun("no".to_owned()),
+        Object::Failed("no".to_owned()),
+        Object::NoReboot,
+    ] {
+        let (knows_no_boots, other) = (fault("RESTART_BM", "", 0), fault("RESTART_VM", "b2", 3));
+        let mut case = Case::new(std::slice::from_ref(&knows_no_boots));
+        case.settle(at(1));
+        case.object = Object::Done { since: None };
+        case.reboot("b2");
+        case.settle(at(2));
+        case.faults.push(other);
+        case.settle(at(3));
+        assert_eq!(case.ordered.len(), 2);
+        // The second was for the other alone, which ends before it does.
+        case.faults = vec![knows_no_boots];
+        case.object = object.clone();
+        case.settle(at(4));
+        case.settle(at(30));
+        assert_eq!(case.ordered.len(), 2, "{object:?}");
+        let still = RepairStatus::NeedsOperator(OperatorReason::StillOpen);
+        assert_eq!(*case.status(), still, "{object:?}");
+        // Said again, it is another matter, for which an attempt may be left.
+        case.faults[0].last_at = at(31);
+        case.settle(at(31));
+        let begun = !matches!(object, Object::Refused(_) | Object::NotBegun(_));
+        let status = case.status().as_str();
+        assert_eq!(status, if begun { "NeedsOperator" } else { "Requested" });
+    }
+}
+
+#[test]
+fn a_fault_of_an_earlier_boot_that_nothing_was_planned_for_calls_a_person_unless_it_closes() {
+    // Repairs were switched on after the boot, or the store was lost.
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.reboot("b2");
+    let decision = case.step(at(1));
+    assert_eq!(decision.transition.unwrap().reason, Reason::Booted);
+    assert_eq!(case.status(), &RepairStatus::Cancelled);
+    assert_eq!(case.decide(at(1)).wake_at, Some(at(11)));
+    let mut closes = case.clone();
+    closes.faults.clear();
+    assert_eq!(closes.settle(at(60)), [""; 0]);
+    assert_eq!(case.settle(at(11)), ["NeedsOperator"]);
+    let still = RepairStatus::NeedsOperator(OperatorReason::StillOpen);
+    assert_eq!(case.status(), &still);
+    case.faults = vec![fault("RESTART_BM", "b2", 12)];
+    case.settle(at(12));
+    assert_eq!(case.ordered.len(), 1, "it is said again");
 }
 
 #[test]
@@ -284,6 +455,7 @@ fn once_an_attempt_counts_no_more_the_next_is_ordered_without_anything_else() {
     let of = |rung, minutes| PastAttempt {
         rung,
         at: at(minutes),
+        of_incident: false,
     };
     let reboot = |minutes| of(Rung::Reboot, minutes);
     let reset = |minutes| of(Rung::Reset, minutes);
@@ -426,6 +598,7 @@ fn the_ladder_is_climbed_to_what_has_an_executor() {
     case.past = vec![PastAttempt {
         rung: Rung::Reboot,
         at: at(0),
+        of_incident: false,
     }];
     case.settle(at(1));
     assert_eq!(case.ordered[0].rung, Rung::Terminate);
@@ -607,12 +780,33 @@ fn an_order_that_a_person_deletes_unsent_is_not_repeated_in_its_incident() {
         .map(|at| PastAttempt {
             rung: Rung::Reboot,
             at,
+            of_incident: false,
         })
         .into();
     assert_eq!(used_up.settle(at(9_002)), [""; 0]);
     assert_eq!(used_up.settle(at(12_000)), [""; 0]);
     case.faults.clear();
     assert_eq!(case.settle(at(10_001)), ["Cancelled"]);
+}
+
+#[test]
+fn an_order_that_vanishes_with_its_definition_is_made_again_as_the_same_attempt() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    case.object = Object::Queued;
+    case.settle(at(2));
+    let before = case.incident.repair.clone().unwrap().attempt.unwrap();
+    case.object = Object::Vanished;
+    let again = case.decide(at(3));
+    let repair = again.incident.unwrap().repair.unwrap();
+    assert_eq!(repair.status, RepairStatus::Requested);
+    let attempt = repair.attempt.unwrap();
+    assert_eq!((&attempt.object, attempt.number), (&before.object, 1));
+    assert_eq!(attempt.deadline, at(33), "it has its whole time again");
+    assert_eq!(attempt.boot_before, before.boot_before);
+    // Its machine has booted meanwhile: nothing is ordered, for it is seen.
+    case.reboot("b2");
+    assert_eq!(case.settle(at(4)), ["Succeeded"]);
 }
 
 #[test]
@@ -710,12 +904,13 @@ fn any_move() -> impl Strategy<Value = Move> {
 }
 
 proptest! {
-    /// Whatever happens: an order is stored first, is for a fault that no repair covers, on an empty
-    /// node, one at a time, and no more than the attempts of a rung.
+    /// Whatever happens: an order is stored first, is for a fault that no repair covers, on a node that
+    /// was found empty since the last one, one at a time, and no more than the attempts of a rung; and with
+    /// a fault open something comes next, is waited for, or needs a person.
     #[test]
     fn any_history(moves in prop::collection::vec(any_move(), 1..80)) {
         let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
-        let (mut minutes, mut boots) = (0, 1);
+        let (mut minutes, mut boots, mut looked) = (0, 1, true);
         for step in moves {
             match step {
                 Move::Object(which) => {
@@ -747,6 +942,7 @@ proptest! {
                     };
                 }
                 Move::Drain(done) => {
+                    looked |= done;
                     let status = if done { DrainStatus::Drained } else { DrainStatus::Cancelled };
                     case.incident.drain = Some(Drain { status, since: at(minutes) });
                 }
@@ -764,9 +960,25 @@ proptest! {
                         let new = |f: &FaultFacts| f.boot.is_unknown() || f.boot == *present;
                         prop_assert!(before.faults.iter().any(new), "all is covered");
                         let of = |rung| case.past.iter().filter(move |p| p.rung == rung);
-                        let day = |p: &&PastAttempt| p.at > at(minutes - 24 * 60);
                         let rung = case.ordered.last().unwrap().rung;
-                        prop_assert!(of(rung).filter(day).count() <= case.policy.max_attempts);
+                        prop_assert!(of(rung).count() <= case.policy.max_attempts);
+                        prop_assert!(looked, "nobody looked whether it is empty still");
+                    }
+                    if let Some(transition) = &decision.transition
+                        && !case.ordered.is_empty()
+                        && matches!(transition.to, RepairStatus::Planned { .. })
+                        && !matches!(transition.from, Some(RepairStatus::Planned { .. }))
+                    {
+                        looked = false;
+                    }
+                    if decision.transition.is_none() && !case.faults.is_empty() {
+                        let needs = matches!(was, Some(RepairStatus::NeedsOperator(_)));
+                        let comes = decision.wake_at.is_some() || decision.order.is_some();
+                        prop_assert!(
+                            needs || comes || decision.blocked.is_some(),
+                            "nobody is told of {:?}",
+                            was
+                        );
                     }
                     if let Some(order) = decision.order {
                         prop_assert_eq!(was, Some(RepairStatus::Requested));

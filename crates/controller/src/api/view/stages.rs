@@ -16,6 +16,8 @@ use crate::nodes::NodeFacts;
 
 /// What keeps the controller's own node: it goes last.
 const OWN_NODE: &str = "own_node";
+/// What keeps a repair where another's object is past its time.
+const LEFT_REPAIR: &str = "left_repair";
 /// What keeps an order that nobody has begun.
 const QUEUED: &str = "queued";
 
@@ -46,6 +48,7 @@ pub(super) fn needs_person(context: &Context, incident: &Incident) -> bool {
         || matches!(drain, Some(DrainStatus::Failed(_)))
         || matches!(repair, Some(RepairStatus::NeedsOperator(_)))
         || waits_for_the_controller(context, incident)
+        || waits_for_a_left_object(context, incident)
         || waits_for_a_boot(context, incident)
 }
 
@@ -57,6 +60,11 @@ fn waits_for_a_boot(context: &Context, incident: &Incident) -> bool {
         .zip(agent)
         .and_then(|(node, agent)| boots::differ(context, &node, &agent, Timestamp::now()));
     incident.quarantine.is_out() && differ.is_some_and(|differ| differ.late)
+}
+
+/// Whether a repair waits for the end of another's object that nobody ends.
+fn waits_for_a_left_object(context: &Context, incident: &Incident) -> bool {
+    repairs(incident) && context.stages.repair_blocked(&incident.node) == Some(LEFT_REPAIR)
 }
 
 /// Whether a repair waits for nothing but that a person moves the controller off the node.
@@ -114,6 +122,7 @@ pub(super) fn drain(context: &Context, node: &NodeName, drain: &Drain) -> types:
 fn waiting(wait: &DrainWait) -> (&'static str, Option<Timestamp>) {
     match wait {
         DrainWait::Paused => ("paused", None),
+        DrainWait::FirstAction { until } if *until <= Timestamp::now() => ("turn", None),
         DrainWait::FirstAction { until } => ("first_action", Some(*until)),
         DrainWait::DryRun => ("dry_run", None),
         DrainWait::OtherDrainer => ("other_drainer", None),
@@ -168,8 +177,24 @@ pub(super) fn repair(context: &Context, node: &NodeName, repair: &Repair) -> typ
         detail: detail.to_owned(),
         words,
         since: repair.since,
+        again_at: again_at(&repair.status),
         blocked_by: blocked.map(str::to_owned),
         attempt: repair.attempt.as_ref().map(attempt),
+    }
+}
+
+/// When something is ordered by itself although a person is needed.
+fn again_at(status: &RepairStatus) -> Option<Timestamp> {
+    match status {
+        RepairStatus::NeedsOperator(OperatorReason::Exhausted { again_at, .. }) => *again_at,
+        RepairStatus::NeedsOperator(_)
+        | RepairStatus::Planned { .. }
+        | RepairStatus::Requested
+        | RepairStatus::Running
+        | RepairStatus::Unknown
+        | RepairStatus::Succeeded
+        | RepairStatus::Failed(_)
+        | RepairStatus::Cancelled => None,
     }
 }
 
@@ -186,7 +211,7 @@ fn failure(why: &RepairFailure) -> (&'static str, String) {
 fn needs(why: &OperatorReason) -> (&'static str, String) {
     match why {
         OperatorReason::Unsupported { action } => ("unsupported", action.clone()),
-        OperatorReason::Exhausted { rung } => ("exhausted", rung.as_str().to_owned()),
+        OperatorReason::Exhausted { rung, .. } => ("exhausted", rung.as_str().to_owned()),
         OperatorReason::StillOpen => ("still_open", String::new()),
         OperatorReason::NotBegun => ("not_begun", String::new()),
         OperatorReason::CalledOff => ("called_off", String::new()),

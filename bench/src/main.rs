@@ -71,6 +71,8 @@ pub(crate) enum Group {
     Reconnect,
     /// Drain, reboot and release: calls, single stages, evictions, and 1,000 nodes at once.
     Whole,
+    /// The reboots of 1,000 empty nodes ordered at once.
+    Orders,
 }
 
 /// Measures Warden.
@@ -87,7 +89,7 @@ pub(crate) struct Args {
     /// speaks; after less the row is no answer to it].
     #[arg(long)]
     idle_minutes: Option<u64>,
-    /// Nodes that go through all stages at once [default: 1000].
+    /// Nodes that go through all stages, or whose reboots are ordered, at once [default: 1000].
     #[arg(long)]
     whole_nodes: Option<usize>,
     /// Rounds of each burst [default: 7; evictions of group `whole` have 2].

@@ -67,6 +67,10 @@ impl<'a> Suite<'a> {
             reconnect::run(args.pick(10_000, 20), &args.settings).await
         })
         .await;
+        self.measure(Group::Orders, "orders of all reboots at once", async {
+            whole::orders(args.whole_nodes(), &args.settings).await
+        })
+        .await;
         let needs = [
             Group::Calls,
             Group::Line,

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::calls::Counted;
 use super::limits::{self, Limits};
 use super::stages::{Following, Mark, Marks, complete, spans};
-use super::{Clock, Ground, Janitor, LOAD, RAW_LOAD, catch_up, connect, load, orders};
+use super::{Clock, Ground, Janitor, LOAD, RAW_LOAD, catch_up, connect, load};
 use crate::cluster::names;
 use crate::fleet::Reporter;
 use crate::process::Usage;
@@ -24,7 +24,7 @@ const TIME: Duration = Duration::from_mins(10);
 /// Pods of a node.
 const PODS: usize = 1;
 
-/// So many nodes through all stages, and then up to their orders once more, all at once.
+/// So many nodes through all stages at once.
 ///
 /// # Errors
 /// Something of Warden does not play along.
@@ -35,7 +35,7 @@ pub(crate) async fn run(
     settings: &str,
 ) -> anyhow::Result<Vec<Row>> {
     let raw_nodes = nodes.div_ceil(RAW_PART).max(2);
-    let profile = ("remediate", Janitor::Acts);
+    let profile = ("remediate", Janitor::Acts(AT_ONCE));
     let all = nodes + raw_nodes + 1;
     let ground = Ground::start(all, false, profile, settings).await?;
     let cluster = &ground.cluster;
@@ -61,28 +61,19 @@ pub(crate) async fn run(
     let cpu = Usage::of(cluster.controller.id())?.cpu_since(&before);
     let mut rows = vec![whole(&marks, &limits, counted, &cpu)];
     rows.extend(stages(&marks, &limits));
-    say("  all are back; once more, up to the orders");
-    rows.push(orders::run(cluster, &fleet, limits.order).await?);
     Ok(rows)
 }
 
-/// All fall ill at once, and are followed until the last is given back. Once all reboots are ordered,
-/// another fault-remediation comes.
+/// All fall ill at once, and are followed until the last is given back.
 async fn through(ground: &Ground, fleet: &mut [Reporter]) -> anyhow::Result<Vec<Marks>> {
     let nodes: Vec<String> = fleet.iter().map(|r| r.node.clone()).collect();
     let mut changes = ground.cluster.seen.changes();
     let clock = Clock::now();
-    let (mut following, told) = Following::new(&nodes, PODS);
-    let ordered = following.when_ordered();
-    // For what is measured next: the controller looks for it once a minute.
-    let install = async {
-        ordered.await.context("not all reboots were ordered")?;
-        orders::install_other(&ground.cluster).await
-    };
+    let (following, told) = Following::new(&nodes, PODS);
     let agents = fleet.iter_mut().zip(told);
     let agents = futures::future::try_join_all(agents.map(|(agent, boot)| play(agent, boot)));
     let run = following.run(&mut changes, TIME);
-    let (mut marks, played, ()) = futures::try_join!(run, agents, install)?;
+    let (mut marks, played) = futures::try_join!(run, agents)?;
     for (marks, (ill, settled)) in marks.iter_mut().zip(played) {
         marks.insert(Mark::Ill, ill);
         marks.insert(Mark::Settled, settled);

@@ -94,7 +94,10 @@ where
 }
 
 /// Makes so many orders for these nodes; answers their names, and how many a second were seen.
-async fn orders_of(
+///
+/// # Errors
+/// The API server refuses one, or it is not seen.
+pub(super) async fn orders_of(
     cluster: &Cluster,
     nodes: &[Target],
     count: usize,

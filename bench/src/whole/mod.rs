@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use serde_json::json;
-use testbed::{ProviderOptions, SimProvider, is_running, wait_for};
+use testbed::{ProviderOptions, SimProvider, Testbed, is_running, wait_for};
 
 use crate::cluster::{Cluster, DEADLINE};
 use crate::fleet::Reporter;
@@ -26,6 +26,7 @@ pub(crate) use burst::run as burst;
 pub(crate) use calls::{Counted, count as calls};
 pub(crate) use evictions::run as evictions;
 pub(crate) use one::run as one;
+pub(crate) use orders::run as orders;
 
 /// The definition that is shipped.
 const REBOOT_NODE: &str =
@@ -48,8 +49,8 @@ pub(crate) struct Ground {
 /// What carries an order out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Janitor {
-    /// The provider.
-    Acts,
+    /// The provider, so many at a time.
+    Acts(usize),
     /// Nobody: it takes the node's lock, and waits for a person to reboot.
     Manual,
 }
@@ -62,10 +63,19 @@ impl Ground {
     async fn start(
         nodes: usize,
         audit_log: bool,
-        (profile, janitor): (&str, Janitor),
+        profile: (&str, Janitor),
         settings: &str,
     ) -> anyhow::Result<Self> {
         let testbed = Cluster::testbed(nodes, audit_log).await?;
+        Self::on(testbed, profile, settings).await
+    }
+
+    /// The same on a control plane.
+    async fn on(
+        testbed: Testbed,
+        (profile, janitor): (&str, Janitor),
+        settings: &str,
+    ) -> anyhow::Result<Self> {
         testbed.install_crd(REBOOT_NODE).await?;
         // The same object under a name that nothing of Warden looks at.
         let raw = REBOOT_NODE.replace(ORDERS, RAW_ORDERS);
@@ -82,9 +92,13 @@ impl Ground {
     }
 }
 
-/// No delays, no Lease (a new leader waits one length of it before its first order), pods of one
-/// namespace moved at once, and as many reboots at a time as nodes are written at a time.
+/// No delays, no Lease (a new leader waits one length of it before its first order), and pods of one
+/// namespace moved at once.
 fn config(provider: &SimProvider, janitor: Janitor) -> String {
+    let (at_once, manual) = match janitor {
+        Janitor::Acts(at_once) => (at_once, false),
+        Janitor::Manual => (AT_ONCE, true),
+    };
     format!(
         r#"
 [lease]
@@ -100,11 +114,10 @@ first_action_delay = "0s"
 cspProviderHost = "{}"
 cspProviderInsecure = true
 cspProviderTokenPath = ""
-max_parallel = {AT_ONCE}
-manualMode = {}
+max_parallel = {at_once}
+manualMode = {manual}
 "#,
         provider.address(),
-        janitor == Janitor::Manual
     )
 }
 

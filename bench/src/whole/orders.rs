@@ -1,19 +1,22 @@
 //! Many nodes that are empty, and all orders of their reboots at once: they wait because the
 //! reference's fault-remediation is there, until it goes.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context as _;
-use k8s_api::names;
+use k8s_api::names::STATE_DRAIN_SUCCEEDED;
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::Api;
 use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client};
 use serde_json::json;
-use testbed::wait_for;
+use testbed::Testbed;
 
-use super::limits::pace;
-use crate::cluster::{Cluster, DEADLINE};
-use crate::fleet::{self, Reporter};
+use super::limits::{orders_of, pace};
+use super::{Ground, Janitor, catch_up, connect};
+use crate::cluster::{Cluster, DEADLINE, names};
+use crate::fleet;
+use crate::process::Usage;
+use crate::raw::targets;
 use crate::report::Row;
 use crate::seen::What;
 use crate::stats::number;
@@ -22,16 +25,13 @@ use crate::stats::number;
 const GOAL: f64 = 0.8;
 /// The reference's namespace and program.
 const OTHER: (&str, &str) = ("nvsentinel", "fault-remediation");
-/// The controller looks for it once a minute.
-const NOTICED: Duration = Duration::from_secs(90);
+/// Reboots at a time: the janitor's default.
+const REBOOTS: usize = 10;
 
 /// Installs what looks like the reference's program.
-///
-/// # Errors
-/// The API server refuses it.
-pub(super) async fn install_other(cluster: &Cluster) -> anyhow::Result<()> {
+async fn install_other(testbed: &Testbed) -> anyhow::Result<()> {
     let (namespace, name) = OTHER;
-    cluster.testbed.ensure_namespace(namespace).await?;
+    testbed.ensure_namespace(namespace).await?;
     let deployment: Deployment = serde_json::from_value(json!({
         "metadata": { "name": name },
         "spec": {
@@ -43,73 +43,78 @@ pub(super) async fn install_other(cluster: &Cluster) -> anyhow::Result<()> {
             },
         },
     }))?;
-    deployments(cluster)
+    deployments(testbed.admin())
         .create(&PostParams::default(), &deployment)
         .await
         .context("creating the other fault-remediation")?;
     Ok(())
 }
 
-fn deployments(cluster: &Cluster) -> Api<Deployment> {
-    Api::namespaced(cluster.client.clone(), OTHER.0)
+fn deployments(client: Client) -> Api<Deployment> {
+    Api::namespaced(client, OTHER.0)
 }
 
-/// The rate at which all nodes' orders are seen, once the other program was noticed to be gone.
+/// The rate at which the orders of so many nodes are seen, once the other program was noticed to be gone.
 ///
 /// # Errors
 /// Something of Warden does not play along.
-pub(super) async fn run(cluster: &Cluster, fleet: &[Reporter], raw: f64) -> anyhow::Result<Row> {
-    wait_for(
-        "the other fault-remediation to be noticed",
-        NOTICED,
-        || async {
-            let noticed = cluster.metric("warden_other_remediation ").await? > 0.5;
-            Ok(noticed.then_some(()))
-        },
-    )
-    .await?;
-    let names: Vec<String> = fleet.iter().map(|r| r.node.clone()).collect();
+pub(crate) async fn run(nodes: usize, settings: &str) -> anyhow::Result<Vec<Row>> {
+    let testbed = Cluster::testbed(nodes + 1, false).await?;
+    install_other(&testbed).await?;
+    let profile = ("remediate", Janitor::Acts(REBOOTS));
+    let ground = Ground::on(testbed, profile, settings).await?;
+    let cluster = &ground.cluster;
+    let all = names(0..nodes + 1);
+    let (ill, marker) = (&all[..nodes], &all[nodes]);
+    let fleet = connect(cluster, ill).await?;
     let mut changes = cluster.seen.changes();
     let drained = changes.all(
-        &names,
+        ill,
         "be drained",
         DEADLINE * 2,
         |change| {
             let look = change.node_look();
-            look.is_some_and(|look| look.cordoned && look.state == names::STATE_DRAIN_SUCCEEDED)
+            look.is_some_and(|look| look.cordoned && look.state == STATE_DRAIN_SUCCEEDED)
         },
         |_| {},
     );
-    // Another turn than those before: an Event's fault of each turn has a device of its own.
-    let ill = fleet::all(fleet, |reporter| reporter.fall_ill(1));
-    futures::try_join!(drained, ill)?;
+    futures::try_join!(drained, fleet::all(&fleet, |reporter| reporter.fall_ill(0)))?;
+    let raw = targets(cluster, ill).await?;
+    let (_, raw) = cluster
+        .without_warden(orders_of(cluster, &raw, nodes))
+        .await?;
+    catch_up(cluster, marker).await?;
     let mut changes = cluster.seen.changes();
+    let before = Usage::of(cluster.controller.id())?;
     let begin = Instant::now();
-    deployments(cluster)
+    deployments(cluster.client.clone())
         .delete(OTHER.1, &DeleteParams::default())
         .await?;
     let ordered = changes.all(
-        &names,
+        ill,
         "have their reboot ordered",
         DEADLINE * 2,
-        |change| matches!(change.what, What::Order { over: false, .. }),
+        |change| matches!(change.what, What::Order { .. }),
         |_| {},
     );
     let times: Vec<Instant> = ordered.await?.into_values().collect();
+    let cpu = Usage::of(cluster.controller.id())?.cpu_since(&before);
     let first = times.iter().min().copied().unwrap_or(begin);
     let rate = pace(&times);
     let part = rate / raw.max(1e-9);
-    Ok(Row {
-        what: format!("{} nodes drained → RebootNode at once", names.len()),
-        raw: format!("{} a second", number(raw)),
+    Ok(vec![Row {
+        what: format!("{nodes} nodes drained → RebootNode at once"),
+        raw: format!("{} POSTs a second", number(raw)),
         measured: format!("{} a second: {:.0} % of raw", number(rate), part * 1e2),
         goal: format!("≥ {:.0} % of the raw rate", GOAL * 1e2),
         met: Some(part >= GOAL),
         note: format!(
             "from the first to the last object that is seen; they had waited for another \
-             fault-remediation, whose end was noticed after {} s; raw is the POST of the same object, \
-             as many at a time as nodes are written",
+             fault-remediation, whose end was noticed after {} s; the controller used {cpu} of CPU since; \
+             the janitor begins with them, {REBOOTS} reboots at a time as by default; raw is the POST of \
+             the same object for the same nodes, as many at a time as nodes are written, while the \
+             controller is held",
             number((first - begin).as_secs_f64())
         ),
-    })
+    }])
 }

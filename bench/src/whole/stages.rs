@@ -48,8 +48,6 @@ pub(super) struct Following {
     pods: Vec<usize>,
     /// Tells the agent of a node in which boot it is.
     tell: Vec<Option<oneshot::Sender<String>>>,
-    all_ordered: Option<oneshot::Sender<()>>,
-    ordered: BTreeSet<usize>,
     released: BTreeSet<usize>,
 }
 
@@ -67,18 +65,9 @@ impl Following {
             marks: vec![Marks::new(); nodes.len()],
             pods: vec![pods; nodes.len()],
             tell,
-            all_ordered: None,
-            ordered: BTreeSet::new(),
             released: BTreeSet::new(),
         };
         (following, told)
-    }
-
-    /// Tells once each node's reboot is ordered.
-    pub(super) fn when_ordered(&mut self) -> oneshot::Receiver<()> {
-        let (tell, told) = oneshot::channel();
-        self.all_ordered = Some(tell);
-        told
     }
 
     /// Follows all of them until the last is released.
@@ -119,15 +108,8 @@ impl Following {
             }
             What::Order { over, .. } => {
                 set(marks, Mark::Ordered);
-                self.ordered.insert(place);
                 if over {
                     set(marks, Mark::Over);
-                }
-                if self.ordered.len() == self.nodes.len()
-                    && let Some(tell) = self.all_ordered.take()
-                {
-                    // Nobody may want to know.
-                    tell.send(()).ok();
                 }
             }
             What::Node(look) if look.cordoned => {

@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::file::ConfigFile;
 use crate::kubernetes::Kube;
 use crate::nodes::NodeCache;
+use crate::orders::Orders;
 use crate::pods::Pods;
 use crate::reboots::Reboots;
 use crate::refusals::Refusals;
@@ -34,6 +35,8 @@ pub struct Context {
     pub pods: Pods,
     /// The orders to reboot nodes.
     pub reboots: Reboots,
+    /// Orders of repairs that are on their way.
+    pub orders: Orders,
     /// What drain and remediation saw last.
     pub stages: Stages,
     /// What the agents said about themselves.

@@ -32,6 +32,7 @@ use crate::ingest::ClockSkews;
 use crate::kubernetes::{self, Kube};
 use crate::lease::{Heritage, Leadership, Lease, Settings};
 use crate::nodes::{NodeCache, NodeCost, Wanted, watch};
+use crate::orders::Orders;
 use crate::pods::Pods;
 use crate::reboots::{self, Reboots};
 use crate::refusals::Refusals;
@@ -292,6 +293,7 @@ async fn start_and_watch(
         nodes: nodes.clone(),
         pods: Pods::default(),
         reboots: Reboots::default(),
+        orders: Orders::default(),
         stages: Stages::default(),
         reports,
         refusals: Refusals::default(),

@@ -16,7 +16,7 @@ use controller::workers::WakeAll;
 use controller::{connector, drain, quarantine, stop};
 use event_store::{EventStore, Fingerprint, NewEvent, Options, Outcome};
 use health_event::{Entity, HealthEvent, NodeName, Sender, Subject};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -276,6 +276,8 @@ impl Controller {
             nodes: NodeCache::new(quarantine::pools(&config.quarantine), wanted),
             pods: controller::pods::Pods::default(),
             reboots: controller::reboots::Reboots::default(),
+            // No test is to be fast enough for the usual bound.
+            orders: controller::orders::Orders::new(SignedDuration::from_hours(1)),
             stages: controller::stages::Stages::default(),
             config,
             file: controller::file::ConfigFile::default(),

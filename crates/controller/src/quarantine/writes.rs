@@ -3,7 +3,7 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use decide::quarantine::{NodeWrite, WriteFeedback};
+use decide::quarantine::{NodeWrite, WriteFeedback, WriteKind};
 use health_event::NodeName;
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -45,6 +45,13 @@ impl Module {
         write: &NodeWrite,
         node: &Arc<nodes::NodeFacts>,
     ) -> Result<Next, TurnError> {
+        if write.kind == WriteKind::State {
+            let orders = &self.context.orders;
+            if let Some(until) = orders.stand_back(&node.name, &self.workers, Timestamp::now()) {
+                self.workers.wake_at(&node.name, until);
+                return Ok(Next::Done);
+            }
+        }
         let deadline = match self.apply.gate(write, node) {
             Ok(deadline) => deadline,
             Err(blocked) => {

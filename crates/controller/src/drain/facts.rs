@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use decide::drain::Overrides;
 use event_store::StoredFault;
-use health_event::incident::{DrainStatus, Incident, RepairStatus, Rung};
+use health_event::incident::{Incident, RepairStatus, Rung};
 use health_event::{FaultId, Sender};
 use jiff::Timestamp;
 
@@ -56,13 +56,4 @@ pub(super) fn repair_under_way(incident: &Incident) -> bool {
 pub(super) fn kubelet_silent_since(node: &NodeFacts) -> Option<Timestamp> {
     let silent = node.ready == Some(ConditionStatus::Unknown);
     node.ready_since.filter(|_| silent)
-}
-
-/// Whether pods of the node may be asked to go, or are waited for.
-pub(super) fn is_draining(incident: &Incident) -> bool {
-    let drain = incident.drain.as_ref().map(|drain| &drain.status);
-    matches!(
-        drain,
-        Some(DrainStatus::Draining(_) | DrainStatus::Failed(_))
-    )
 }

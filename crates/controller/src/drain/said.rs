@@ -39,16 +39,10 @@ pub(super) fn cause(decision: &Decision, transition: &Transition, other: Option<
 
 /// A transition for people.
 fn text(decision: &Decision, transition: &Transition, other: Option<&str>) -> String {
-    let pods = match &transition.to {
-        DrainStatus::Failed(_) => {
-            let overdue = |b: &&Blocker| decision.overdue.contains(&b.pod);
-            pods(&decision.blockers.iter().filter(overdue).collect::<Vec<_>>())
-        }
-        DrainStatus::Waiting(_)
-        | DrainStatus::Draining(_)
-        | DrainStatus::Drained
-        | DrainStatus::Cancelled => pods(&decision.blockers.iter().collect::<Vec<_>>()),
-    };
+    // A failure is that of the pods that are over their time, and of no other.
+    let has_failed = matches!(transition.to, DrainStatus::Failed(_));
+    let is_told = |blocker: &&Blocker| !has_failed || decision.overdue.contains(&blocker.pod);
+    let pods = pods(&decision.blockers.iter().filter(is_told).collect::<Vec<_>>());
     match (&transition.reason, &transition.to) {
         (Reason::KeptWaiting | Reason::OtherDrainer, DrainStatus::Waiting(wait)) => match wait {
             DrainWait::Paused => format!("the node is paused (annotation {})", names::PAUSE.text),

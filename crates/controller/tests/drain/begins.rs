@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{
     assert_untouched, config, draining, finishes, pod, pod_calls, send, started, takes_out,
-    until_blocked, until_drain, until_event, until_gone,
+    until_blocked, until_drain, until_event, until_gone, with_finalizer, without_finalizer,
 };
 use crate::harness::{Cluster, fatal, label};
 
@@ -102,6 +102,30 @@ async fn the_controllers_own_node_is_drained_after_all_others() {
     finishes(&cluster, "dw4-else", "p").await;
     until_gone(&cluster, "dw4-now", "p").await;
     until_drain(&voice, "Drained", "").await;
+}
+
+/// What is over its time fails alone. For the others ours waits, and not for the person whom the rest needs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_controllers_own_node_waits_for_a_failed_drain_as_long_as_pods_of_it_may_be_asked() {
+    let cluster = Cluster::with_nodes(&["dw-last", "dw-fails"]).await;
+    pod(&cluster, "dw-last", "dw6-now", "p", json!({})).await;
+    pod(&cluster, "dw-fails", "dw6-now", "stays", with_finalizer()).await;
+    pod(&cluster, "dw-fails", "dw6-later", "q", json!({})).await;
+    let own = "[kubernetes]\nnode_name = \"dw-last\"\n";
+    let keys = "immediate_deadline = '1s'\nstuck_timeout = '2s'\ndeleteAfterTimeoutMinutes = 0.3";
+    let text = config(keys).replacen("[quarantine]", &format!("{own}[quarantine]"), 1);
+    let mut voice = started(&cluster, "dw-fails", &text).await;
+    takes_out(&voice, "dw-fails").await;
+    until_drain(&voice, "Failed", "immediate").await;
+    voice.node = "dw-last";
+    takes_out(&voice, "dw-last").await;
+    until_drain(&voice, "Waiting", "own_node").await;
+    assert_untouched(&cluster, "dw6-now", "p").await;
+    // From here on nothing changes but the time.
+    until_gone(&cluster, "dw6-later", "q").await;
+    until_gone(&cluster, "dw6-now", "p").await;
+    until_drain(&voice, "Drained", "").await;
+    without_finalizer(&cluster, "dw6-now", "stays").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

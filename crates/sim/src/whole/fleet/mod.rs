@@ -14,6 +14,9 @@ pub use promises::Broken;
 
 use std::collections::BTreeMap;
 
+use decide::drain::at_work_until;
+use decide::remediation::Mode;
+
 use super::{Around, Power, Setup, Step, What, World, Wrong};
 use crate::world::Aside;
 
@@ -177,7 +180,7 @@ impl Fleet {
     /// One step of one node.
     fn step(&mut self, setup: &FleetSetup, index: usize, step: Step) -> Option<()> {
         let of_node = &setup.nodes[index];
-        self.nodes[index].around = Aside(self.around(index));
+        self.nodes[index].around = Aside(self.around(setup, index));
         let world = &self.nodes[index];
         let next = step.take(of_node, world)?;
         let broken = promises::of_step(setup, self, index, &next);
@@ -194,7 +197,7 @@ impl Fleet {
     }
 
     /// What the controller sees of the other nodes.
-    fn around(&self, index: usize) -> Around {
+    fn around(&self, setup: &FleetSetup, index: usize) -> Around {
         let mut around = Around {
             is_own: self.own == Some(index),
             ..Around::default()
@@ -211,7 +214,10 @@ impl Fleet {
             }
             around.others_wait |= world.shown().iter().any(|reboot| !reboot.is_over());
             let incident = world.incident.as_deref();
-            around.others_at_work |= incident.is_some_and(decide::drain::is_at_work);
+            let policy = &setup.nodes[other].drain;
+            let repairs = setup.nodes[other].remediation.mode == Mode::Enforce;
+            let until = incident.and_then(|one| at_work_until(one, policy, repairs));
+            around.others_at_work |= until.is_some_and(|until| world.now() < until);
         }
         around
     }
@@ -220,7 +226,7 @@ impl Fleet {
     fn rests(&self, setup: &FleetSetup) -> bool {
         let rests = |(index, world): (usize, &World)| {
             let mut world = world.clone();
-            world.around = Aside(self.around(index));
+            world.around = Aside(self.around(setup, index));
             world.rests(&setup.nodes[index])
         };
         self.nodes.iter().enumerate().all(rests)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use controller::kubernetes::{self, Kube};
 use controller::lease::{Lease, Settings};
 use controller::stop;
-use testbed::Component;
+use testbed::{Component, wait_for};
 use tokio::time::Instant;
 
 use crate::harness::{Cluster, RULES, SOON, fatal, is_cordoned};
@@ -60,7 +60,7 @@ async fn a_second_controller_waits_until_the_first_gives_the_lease_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_cannot_renew_stops_writing_before_its_successor_starts() {
     let cluster = Cluster::with_nodes(&[]).await;
-    let (_stopper, stop) = stop::channel();
+    let (stopper, stop) = stop::channel();
     let first = Lease::acquire(kube(&cluster).await, settings("l-lost", "a"), &stop)
         .await
         .unwrap();
@@ -72,15 +72,23 @@ async fn a_leader_that_cannot_renew_stops_writing_before_its_successor_starts() 
         .unwrap();
     assert!(taken.elapsed() >= Duration::from_secs(3));
     assert!(leadership.write_deadline(SOON).is_none());
+    let leads = second.leadership();
+    let renewing = tokio::spawn(second.run(stop.clone()));
     // And when it comes back, it finds that it is over.
     let lost = first.run(stop.clone()).await.unwrap_err();
     assert_eq!(lost.code(), "lease_lost");
-    assert_eq!(second.leadership().fencing(), leadership.fencing() + 1);
-    let bound = second.leadership().write_deadline(SOON).unwrap();
+    assert_eq!(leads.fencing(), leadership.fencing() + 1);
+    let bound = wait_for("the second to have renewed", SOON, || async {
+        Ok(leads.write_deadline(SOON))
+    })
+    .await
+    .unwrap();
     assert!(
         bound < Instant::now() + Duration::from_secs(3),
         "a write is bounded by the lease"
     );
+    stopper.stop();
+    renewing.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

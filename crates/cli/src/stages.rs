@@ -91,13 +91,18 @@ const REASONS: [(&str, &str, &str); 26] = [
     ("remediation", "faults_gone", "what it was for is over"),
     (
         "remediation",
+        "booted",
+        "the machine has booted since its faults were last said",
+    ),
+    (
+        "remediation",
         "nothing_left",
         "no repair is left that may be ordered",
     ),
     (
         "remediation",
         "still_open",
-        "it was repaired, and its faults are open still",
+        "the machine has booted or was repaired, and its faults are open still",
     ),
     (
         "remediation",
@@ -254,6 +259,7 @@ mod tests {
             remediation::Reason::ObjectRefused,
             remediation::Reason::Deadline,
             remediation::Reason::FaultsGone,
+            remediation::Reason::Booted,
             remediation::Reason::NothingLeft,
             remediation::Reason::StillOpen,
             remediation::Reason::Found,

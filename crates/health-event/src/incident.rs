@@ -413,6 +413,8 @@ pub struct Attempt {
     pub deadline: Timestamp,
     /// Orders in a row before this one that nobody began.
     pub not_begun_before: u32,
+    /// When the effect of an attempt before this one in the incident was last seen, if one was.
+    pub seen_before: Option<Timestamp>,
     /// What came of it.
     pub effect: Effect,
 }
@@ -463,8 +465,12 @@ pub enum OperatorReason {
     Exhausted {
         /// The last rung tried.
         rung: Rung,
+        /// When the next is made by itself: the machine has used its own up for a time, the incident has
+        /// not; none = not in this incident.
+        again_at: Option<Timestamp>,
     },
-    /// It was repaired, and what was repaired is said to be wrong still.
+    /// It was repaired, or its machine has booted by itself or by a person's hand, and its faults are
+    /// neither said again nor closed.
     StillOpen,
     /// Order after order was begun by nobody.
     NotBegun,

@@ -546,6 +546,10 @@ pub struct Repair {
     pub words: String,
     /// Since when the state holds.
     pub since: Timestamp,
+    /// Of `exhausted`: when the next is ordered by itself, because the machine has used its attempts up for a
+    /// time and the incident has not; none = not in this incident.
+    #[serde(default)]
+    pub again_at: Option<Timestamp>,
     /// What keeps a planned repair from being ordered: `dry_run`, `other_remediation`, `paused`,
     /// `external_owner`, `first_action`, `not_drained`, `other_repair`, `own_node`, `objects_unknown` (the
     /// RebootNode objects can't be read), `no_definition` (the API server knows none), `api_error` (the API server refuses or does not answer a call that

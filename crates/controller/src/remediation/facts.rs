@@ -17,6 +17,8 @@ use crate::nodes::{ConditionStatus, NodeFacts};
 
 /// Ends of an object that was not begun, where it has no start.
 const UNBEGUN: [&str; 4] = [TIMEOUT, RECALLED, NODE_EXCLUDED, NODE_NOT_FOUND];
+/// Numbers above are not ours: no incident comes to so many attempts, and the next has to have another number.
+const ATTEMPTS_MAX: u32 = 1 << 20;
 /// Longest text that is kept of an object's or the API server's words, in bytes.
 const WORDS: usize = 512;
 
@@ -162,17 +164,20 @@ pub(super) fn found(object: &RebootNode) -> Option<Found> {
         let text = object.metadata.annotations.get(name.text);
         text.map(String::as_str).unwrap_or_default()
     };
+    let ready = object.condition(NODE_READY);
+    let is_done = ready.is_some_and(|ready| ready.status == "True");
     Some(Found {
         object: object.metadata.name.clone(),
         number: annotation(names::ATTEMPT)
             .parse()
             .ok()
-            .filter(|number| *number > 0)?,
+            .filter(|number| (1..=ATTEMPTS_MAX).contains(number))?,
         action: words(annotation(names::ACTION)),
         rung: Rung::Reboot,
         force: object.spec.force,
         boot_before: BootId::new(annotation(names::BOOT_BEFORE)),
         made_at: object.metadata.creation_timestamp?,
+        done_at: object.status.completion_time.filter(|_| is_done),
         is_there: true,
     })
 }
@@ -189,6 +194,7 @@ pub(super) fn noted(
     let noted = text.into_iter().flat_map(remediation_state::noted);
     let of_incident = noted.filter_map(|noted| {
         let number = noted.object.rsplit_once('-')?.1.parse().ok()?;
+        let number = Some(number).filter(|number| (1..=ATTEMPTS_MAX).contains(number))?;
         (object_name(incident, number) == noted.object).then(|| Found {
             object: noted.object,
             number,
@@ -197,6 +203,7 @@ pub(super) fn noted(
             force: false,
             boot_before: present.clone(),
             made_at: noted.ordered_at.min(now),
+            done_at: None,
             is_there: false,
         })
     });
@@ -311,6 +318,11 @@ mod tests {
         let known = found(&reboot("{}")).unwrap();
         assert_eq!((known.number, known.force), (2, true));
         assert_eq!(known.boot_before, BootId::new("b1"));
+        assert_eq!(known.done_at, None);
+        for (status, done) in [("True", true), ("False", false), ("Unknown", false)] {
+            let known = found(&reboot(&over(NODE_READY, status))).unwrap();
+            assert_eq!(known.done_at.is_some(), done, "{status}");
+        }
         for number in ["0", "-1", "x", "", "99999999999"] {
             let mut odd = reboot("{}");
             let key = names::ATTEMPT.text.to_owned();

@@ -61,6 +61,11 @@ pub(super) fn passes_until(incident: &Incident) -> Option<Timestamp> {
     let repair_since = repair.map(|repair| repair.since);
     match state_label(incident) {
         names::STATE_QUARANTINED if drain.is_none() => Some(later(incident.since, FOLLOWS)),
+        // Before the next attempt the node is looked over again.
+        names::STATE_QUARANTINED if planned => {
+            let looks = drain.filter(|drain| drain.status == DrainStatus::Cancelled);
+            looks.map(|drain| later(drain.since, PASSING))
+        }
         names::STATE_DRAIN_SUCCEEDED if planned => {
             let since = drain.map(|drain| drain.since).max(repair_since);
             since.map(|since| later(since, PASSING))

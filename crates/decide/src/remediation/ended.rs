@@ -44,6 +44,7 @@ mod tests {
             requested_at: at(1),
             deadline: at(31),
             not_begun_before: 0,
+            seen_before: None,
             effect: Effect::Pending,
         };
         let repair = |status| Repair {

@@ -26,9 +26,9 @@ pub struct Policy {
     /// Actions that stand for the rungs when a weaker repair did not help, from weak to strong;
     /// default: `COMPONENT_RESET`, then `RESTART_BM`. What is not listed is never climbed to.
     pub ladder: Vec<String>,
-    /// Attempts of one rung for a machine in [`Policy::window`]. Default 2.
+    /// Attempts of one rung in an incident, and for a machine in [`Policy::window`]. Default 2.
     pub max_attempts: usize,
-    /// How long attempts count. Default 24 h.
+    /// How long attempts count for a machine. Default 24 h.
     pub window: SignedDuration,
     /// How long a repaired node may take until its faults are closed before a person is called.
     /// Default 10 min.
@@ -62,6 +62,8 @@ pub struct PastAttempt {
     pub rung: Rung,
     /// When it was ordered.
     pub at: Timestamp,
+    /// Whether it was made in the incident that is decided about, for which it counts without a window.
+    pub of_incident: bool,
 }
 
 /// One open fault of the incident.
@@ -84,12 +86,8 @@ pub(super) enum Plan {
     Covered,
     /// An order.
     Order { rung: Rung, action: String },
-    /// A person; and when an attempt that is used up now can be made again, for whichever of the
-    /// faults is first.
-    Operator {
-        reason: OperatorReason,
-        again_at: Option<Timestamp>,
-    },
+    /// A person; where something goes on by itself later the reason says when.
+    Operator(OperatorReason),
 }
 
 /// When and into which boot the machine was last seen to have booted.
@@ -97,7 +95,7 @@ pub(super) enum Plan {
 pub(super) struct Booted<'a> {
     pub boots: &'a Boots,
     pub present: &'a BootId,
-    /// When the last repair had its effect.
+    /// When the last of the incident's repairs that had an effect had it.
     pub repaired_at: Option<Timestamp>,
 }
 
@@ -123,8 +121,7 @@ pub(super) fn plan(
     now: Timestamp,
 ) -> Plan {
     let mut order: Option<(Rung, String)> = None;
-    let mut operator: Option<OperatorReason> = None;
-    let mut again_at: Option<Timestamp> = None;
+    let mut operators: Vec<OperatorReason> = Vec::new();
     for fault in faults.iter().filter(|fault| !booted.covers(fault)) {
         match step(policy, &fault.action, past, now) {
             Ok((rung, action)) => {
@@ -132,23 +129,29 @@ pub(super) fn plan(
                     order = Some((rung, action));
                 }
             }
-            Err(used_up) => {
-                operator = operator.or(Some(used_up.reason));
-                again_at = again_at.into_iter().chain(used_up.again_at).min();
-            }
+            Err(reason) => operators.push(reason),
         }
     }
-    match (order, operator) {
-        (Some((rung, action)), _) => Plan::Order { rung, action },
-        (None, Some(reason)) => Plan::Operator { reason, again_at },
-        (None, None) => Plan::Covered,
+    if let Some((rung, action)) = order {
+        return Plan::Order { rung, action };
     }
+    // What goes on by itself first is told: a person may be at the machine by then.
+    let first = operators.iter().enumerate().min_by_key(|(index, reason)| {
+        let again_at = again_at(reason);
+        (again_at.is_none(), again_at, *index)
+    });
+    first.map_or(Plan::Covered, |(_, reason)| Plan::Operator(reason.clone()))
 }
 
-/// Why no rung is left for an action, and when the first of them is free again.
-struct UsedUp {
-    reason: OperatorReason,
-    again_at: Option<Timestamp>,
+/// When something is done by itself although a person is needed.
+pub(super) fn again_at(reason: &OperatorReason) -> Option<Timestamp> {
+    match reason {
+        OperatorReason::Exhausted { again_at, .. } => *again_at,
+        OperatorReason::Unsupported { .. }
+        | OperatorReason::StillOpen
+        | OperatorReason::NotBegun
+        | OperatorReason::CalledOff => None,
+    }
 }
 
 /// The weakest rung for an action whose attempts are not used up.
@@ -157,7 +160,7 @@ fn step(
     action: &str,
     past: &[PastAttempt],
     now: Timestamp,
-) -> Result<(Rung, String), UsedUp> {
+) -> Result<(Rung, String), OperatorReason> {
     let start = policy.ladder.iter().position(|rung| rung == action);
     let climbs = start.map_or(&[][..], |at| &policy.ladder[at + 1..]);
     let first = std::iter::once(action);
@@ -177,19 +180,23 @@ fn step(
             at => again_at = again_at.into_iter().chain(at).min(),
         }
     }
-    let reason = match last {
-        Some(rung) => OperatorReason::Exhausted { rung },
+    Err(match last {
+        Some(rung) => OperatorReason::Exhausted { rung, again_at },
         None => OperatorReason::Unsupported {
             action: action.to_owned(),
         },
-    };
-    Err(UsedUp { reason, again_at })
+    })
 }
 
-/// From when on a rung has an attempt that is not used up; none if it never has one.
+/// From when on a rung has an attempt that is not used up; none if it never has one in this incident,
+/// whose own attempts count as long as it is open.
 fn free_at(policy: &Policy, rung: Rung, past: &[PastAttempt], now: Timestamp) -> Option<Timestamp> {
     let since = now.checked_sub(policy.window).unwrap_or(Timestamp::MIN);
     let of_rung = past.iter().filter(|attempt| attempt.rung == rung);
+    let of_incident = of_rung.clone().filter(|attempt| attempt.of_incident);
+    if of_incident.count() >= policy.max_attempts {
+        return None;
+    }
     let mut counted: Vec<Timestamp> = of_rung.map(|attempt| attempt.at).collect();
     counted.retain(|at| *at > since);
     if counted.len() < policy.max_attempts {

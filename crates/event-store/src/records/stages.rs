@@ -61,6 +61,7 @@ enum RepairStatusRecord {
     FailedNotBegun(String),
     NeedsOperatorUnsupported(String),
     NeedsOperatorExhausted(String),
+    NeedsOperatorExhaustedUntil { rung: String, again_at: Timestamp },
     NeedsOperatorStillOpen,
     NeedsOperatorNotBegun,
     NeedsOperatorCalledOff,
@@ -79,6 +80,8 @@ struct AttemptRecord {
     deadline: Timestamp,
     #[serde(default)]
     not_begun_before: u32,
+    #[serde(default)]
+    seen_before: Option<Timestamp>,
     effect: EffectRecord,
 }
 
@@ -221,8 +224,12 @@ impl From<&Repair> for RepairRecord {
             RepairStatus::NeedsOperator(OperatorReason::Unsupported { action }) => {
                 Record::NeedsOperatorUnsupported(action.clone())
             }
-            RepairStatus::NeedsOperator(OperatorReason::Exhausted { rung }) => {
-                Record::NeedsOperatorExhausted(rung.as_str().to_owned())
+            RepairStatus::NeedsOperator(OperatorReason::Exhausted { rung, again_at }) => {
+                let rung = rung.as_str().to_owned();
+                match *again_at {
+                    None => Record::NeedsOperatorExhausted(rung),
+                    Some(again_at) => Record::NeedsOperatorExhaustedUntil { rung, again_at },
+                }
             }
             RepairStatus::NeedsOperator(OperatorReason::StillOpen) => {
                 Record::NeedsOperatorStillOpen
@@ -246,6 +253,7 @@ impl From<&Repair> for RepairRecord {
                 requested_at: attempt.requested_at,
                 deadline: attempt.deadline,
                 not_begun_before: attempt.not_begun_before,
+                seen_before: attempt.seen_before,
                 effect: match attempt.effect {
                     Effect::Pending => EffectRecord::Pending,
                     Effect::Seen { at } => EffectRecord::Seen(at),
@@ -278,9 +286,11 @@ impl TryFrom<RepairRecord> for Repair {
             Record::NeedsOperatorUnsupported(action) => {
                 RepairStatus::NeedsOperator(OperatorReason::Unsupported { action })
             }
-            Record::NeedsOperatorExhausted(name) => {
-                RepairStatus::NeedsOperator(OperatorReason::Exhausted { rung: rung(&name)? })
-            }
+            Record::NeedsOperatorExhausted(name) => exhausted(rung(&name)?, None),
+            Record::NeedsOperatorExhaustedUntil {
+                rung: name,
+                again_at,
+            } => exhausted(rung(&name)?, Some(again_at)),
             Record::NeedsOperatorStillOpen => {
                 RepairStatus::NeedsOperator(OperatorReason::StillOpen)
             }
@@ -301,6 +311,7 @@ impl TryFrom<RepairRecord> for Repair {
                 requested_at: attempt.requested_at,
                 deadline: attempt.deadline,
                 not_begun_before: attempt.not_begun_before,
+                seen_before: attempt.seen_before,
                 effect: match attempt.effect {
                     EffectRecord::Pending => Effect::Pending,
                     EffectRecord::Seen(at) => Effect::Seen { at },
@@ -316,4 +327,8 @@ impl TryFrom<RepairRecord> for Repair {
             attempt: attempt.transpose()?,
         })
     }
+}
+
+fn exhausted(rung: Rung, again_at: Option<Timestamp>) -> RepairStatus {
+    RepairStatus::NeedsOperator(OperatorReason::Exhausted { rung, again_at })
 }

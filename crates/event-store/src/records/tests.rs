@@ -169,6 +169,11 @@ fn repairs_survive_in_every_state() {
         RepairStatus::NeedsOperator(OperatorReason::Unsupported { action }),
         RepairStatus::NeedsOperator(OperatorReason::Exhausted {
             rung: Rung::HandOver,
+            again_at: None,
+        }),
+        RepairStatus::NeedsOperator(OperatorReason::Exhausted {
+            rung: Rung::Reboot,
+            again_at: Some(Timestamp::MAX),
         }),
         RepairStatus::NeedsOperator(OperatorReason::StillOpen),
         RepairStatus::NeedsOperator(OperatorReason::NotBegun),
@@ -192,6 +197,7 @@ fn repairs_survive_in_every_state() {
         requested_at: Timestamp::UNIX_EPOCH,
         deadline: Timestamp::MAX,
         not_begun_before: 3,
+        seen_before: Some(Timestamp::UNIX_EPOCH),
         effect,
     };
     let attempts = effects.map(|effect| Some(attempt(effect))).into_iter();

@@ -49,6 +49,7 @@ fn repair(status: RepairStatus, effect: Effect) -> Repair {
             requested_at: at(2),
             deadline: at(2_000),
             not_begun_before: 0,
+            seen_before: None,
             effect,
         }),
     }

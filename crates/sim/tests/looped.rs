@@ -105,7 +105,9 @@ promises! {
     ActedInDryRun: "rule 7: dry run acts on nothing",
     PersonOverruled: "rule 3: a person's word stands",
     SucceededInSameBoot: "a reboot is proven by another boot",
-    TooManyAttempts: "the ladder has an end",
+    TooManyAttempts: "the ladder has an end, in an incident and for a machine",
+    RepairOverPods: "a node is empty before each repair",
+    RepairOfCovered: "no repair of what a boot covers",
     SignalOverPods: "no reboot while pods are moved off the node",
 }
 

@@ -138,6 +138,7 @@ fn setup(limits: &[(What, u8)]) -> Setup {
     let mut setup = Setup::new(limits).with_pods(&[Leaves::Evicted, Leaves::Completes]);
     setup.faults = 2;
     setup.restless_clock = true;
+    setup.labels = true;
     setup
 }
 

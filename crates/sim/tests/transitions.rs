@@ -121,6 +121,7 @@ codes! {
     R::ObjectRefused => R::ObjectRefused,
     R::Deadline => R::Deadline,
     R::FaultsGone => R::FaultsGone,
+    R::Booted => R::Booted,
     R::NothingLeft => R::NothingLeft,
     R::StillOpen => R::StillOpen,
     R::Found => R::Found,

@@ -6,6 +6,7 @@ use decide::remediation;
 use sim::whole::{Broken, Leaves, Setup, What, Wrong, never};
 
 use crate::looped::{ENDS, caught, says};
+use crate::whole::bootless;
 use What::*;
 
 /// What must happen, what goes wrong, what is broken by it.
@@ -149,6 +150,10 @@ fn what_has_no_end_is_caught() {
     caught(setup, ENDS);
     let setup = Setup::new(&[(Break, 1)]);
     caught(setup.breaking(Wrong::KeepsLock), ENDS);
+    // All attempts are used up, until one counts no more.
+    let mut setup = Setup::new(&[(Break, 2)]);
+    setup.remediation.max_attempts = 1;
+    caught(setup.breaking(Wrong::WakesNobody), ENDS);
 }
 
 #[test]
@@ -156,7 +161,28 @@ fn a_ladder_without_an_end_is_caught() {
     // The window forgets attempts at once.
     let mut setup = Setup::new(&[(Break, 3), (Tick, 1)]);
     setup.remediation.window = jiff::SignedDuration::from_secs(1);
+    let setup = setup.breaking(Wrong::CountsByWindow);
     caught(setup, says(Broken::TooManyAttempts));
+}
+
+#[test]
+fn a_repair_over_pods_is_caught() {
+    // Pods that came after the first reboot, and while an order waited.
+    let setup = Setup::new(&[(Break, 2), (PodComes, 1)]);
+    let setup = setup.breaking(Wrong::LooksOnce);
+    caught(setup, says(Broken::RepairOverPods));
+    let setup = Setup::new(&[(Break, 1), (PodComes, 1), (Pause, 2), (Tick, 1)]);
+    let setup = setup.breaking(Wrong::FollowsPlannedAlone);
+    caught(setup, says(Broken::RepairOverPods));
+}
+
+#[test]
+fn what_a_boot_covers_and_nobody_knows_any_more_is_caught() {
+    let setup = bootless().breaking(Wrong::ForgetsEffect);
+    caught(setup, says(Broken::RepairOfCovered));
+    let mut setup = Setup::new(&[(Break, 1), (SelfReboot, 1)]);
+    setup.agent = false;
+    caught(setup.breaking(Wrong::ForgetsCovered), ENDS);
 }
 
 #[test]

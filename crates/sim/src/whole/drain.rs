@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use decide::drain::{Asked, How, Mode, Phase, PodFacts, PodRef, View};
+use decide::drain::{Asked, Decision, How, Mode, Phase, PodFacts, PodRef, View};
 use health_event::incident::{Drain, DrainDeadlines, DrainStatus, Incident, QuarantineStatus};
 use jiff::Timestamp;
 
@@ -43,8 +43,48 @@ pub(super) fn turn(setup: &Setup, world: &mut World) -> bool {
     if world.memory.evictions.is_some() {
         return false;
     }
-    let now = world.now();
-    let pods: Vec<PodFacts> = world.pods.iter().map(|pod| facts(*pod, now)).collect();
+    let (seen, decision) = decision(setup, world, &incident, world.now());
+    let looked = look(world, &incident);
+    let decided = (incident.id.clone(), incident.version);
+    if let Some(next) = decision.incident.filter(|_| seen == incident) {
+        world.fail(promises::of_drain(setup, world, &next));
+        if let Some(transition) = &decision.transition {
+            world.did("drain", transition.reason.code());
+        }
+        world.incident = Some(Kept::new(next));
+        return true;
+    }
+    if decision.asks.is_empty() {
+        return looked;
+    }
+    world.memory.evictions = Some(Kept::new((decision.asks, decided)));
+    true
+}
+
+/// From now on the drain knows of the pods that are there, or would if it followed them. Answers whether
+/// there was a new one.
+fn look(world: &mut World, incident: &Incident) -> bool {
+    let rests = incident.quarantine == QuarantineStatus::Quarantined;
+    let news = |pod: &Pod| !pod.seen;
+    if !rests || !world.memory.pods_known || !world.pods.iter().any(news) {
+        return false;
+    }
+    world.pods.iter_mut().for_each(|pod| pod.seen = true);
+    true
+}
+
+/// What is decided at `now` of the world as it is, and of which incident; nothing is changed.
+fn decision(
+    setup: &Setup,
+    world: &World,
+    incident: &Incident,
+    now: Timestamp,
+) -> (Incident, Decision) {
+    let pods: Vec<PodFacts> = world
+        .pods
+        .iter()
+        .map(|pod| facts(*pod, world.now()))
+        .collect();
     let known = world.memory.pods_known || setup.is_wrong(Wrong::UnknownIsEmpty);
     let listens = world.memory.pods_known && !setup.is_wrong(Wrong::OverlooksPods);
     let listed: &[PodFacts] = if listens { &pods } else { &[] };
@@ -58,38 +98,47 @@ pub(super) fn turn(setup: &Setup, world: &mut World) -> bool {
         },
         ..setup.drain.clone()
     };
-    let seen = if setup.is_wrong(Wrong::EvictsFirst) {
-        draining(&incident)
+    let is_withheld = matches!(incident.quarantine, QuarantineStatus::Withheld(_));
+    let seen = if setup.is_wrong(Wrong::DrainsWithheld) && is_withheld {
+        let mut seen = incident.clone();
+        seen.quarantine = QuarantineStatus::Quarantined;
+        draining(&seen)
+    } else if setup.is_wrong(Wrong::EvictsFirst) {
+        draining(incident)
     } else {
         incident.clone()
     };
-    let view = View {
+    let mut view = View {
         incident: &seen,
         overrides: &BTreeMap::new(),
         ends_processes: true,
         repair_under_way: repair.is_some_and(|repair| world.is_begun(repair)),
         kubelet_silent_since: None,
         paused: paused && !setup.is_wrong(Wrong::DrainIgnoresPause),
-        waits_as_own_node: waits_as_own_node(setup, world, &incident),
-        pods: known.then_some(listed),
+        waits_as_own_node: waits_as_own_node(setup, world, incident),
+        waits_for_turn: false,
+        pods: None,
         asked: &world.memory.asked,
         policy: &policy,
     };
+    let ordered = repair.is_some_and(|repair| repair.status.is_under_way());
+    let forgets = ordered && setup.is_wrong(Wrong::FollowsPlannedAlone);
+    if decide::drain::needs_pods(&view, now) && !forgets {
+        view.pods = known.then_some(listed);
+    }
     let decision = decide::drain::decide(&view, now);
-    let decided = (incident.id.clone(), incident.version);
-    if let Some(next) = decision.incident.filter(|_| seen == incident) {
-        world.fail(promises::of_drain(setup, world, &next));
-        if let Some(transition) = &decision.transition {
-            world.did("drain", transition.reason.code());
-        }
-        world.incident = Some(Kept::new(next));
-        return true;
-    }
-    if decision.asks.is_empty() {
-        return false;
-    }
-    world.memory.evictions = Some(Kept::new((decision.asks, decided)));
-    true
+    (seen, decision)
+}
+
+/// Whether something would be done at `now`, with nothing changed but the clock; and when it is looked at
+/// again.
+pub(super) fn acts(setup: &Setup, world: &World, now: Timestamp) -> (bool, Option<Timestamp>) {
+    let Some(incident) = world.incident_here() else {
+        return (false, None);
+    };
+    let (_, decision) = decision(setup, world, &incident, now);
+    let acts = decision.incident.is_some() || !decision.asks.is_empty();
+    (acts, decision.wake_at)
 }
 
 /// Whether the controller runs on this node, and another one is drained or repaired. What has begun waits

@@ -4,9 +4,12 @@ use std::collections::HashSet;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use health_event::incident::{DrainStatus, Incident, QuarantineStatus, RepairStatus};
+use decide::quarantine::{Label, state_label};
+use health_event::incident::{DrainStatus, Incident, QuarantineStatus, RepairStatus, Withheld};
+use jiff::{SignedDuration, Timestamp};
 
-use super::{Broken, Setup, Step, World};
+use super::setup::TICK;
+use super::{Broken, Setup, Step, World, drain, janitor, quarantine, remediation};
 
 /// How long the loop has to end an incident, or to say that it needs a person: beyond each of its
 /// spans, and short of those that count attempts and hold faults.
@@ -25,6 +28,10 @@ pub enum Stuck {
     EvenByPerson,
     /// It takes a person, where nothing went wrong that would need one.
     NeedsPerson,
+    /// The node's label says another state than the incident has.
+    Mislabelled,
+    /// Time alone would change what this module does about it, and nobody looks again then.
+    Unwoken(&'static str),
     /// On the way a promise is broken.
     Breaks(Broken),
     /// On the way one of all nodes together is.
@@ -119,6 +126,12 @@ impl Way<'_> {
         let mut world = world.clone();
         for _ in 0..TICKS {
             let (rested, is_known) = self.rest(setup, world)?;
+            if is_mislabelled(setup, &rested) {
+                return Err(Stuck::Mislabelled);
+            }
+            if let Some(module) = unwoken(setup, &rested).filter(|_| !is_known) {
+                return Err(Stuck::Unwoken(module));
+            }
             if is_known || is_over(&rested) {
                 return Ok(Run::Over(rested));
             }
@@ -150,6 +163,59 @@ impl Way<'_> {
     }
 }
 
+/// Whether a node that is out says another state than the incident has, which did not just come to it.
+fn is_mislabelled(setup: &Setup, world: &World) -> bool {
+    let (Some(node), Some(incident)) = (&world.node, world.incident.as_deref()) else {
+        return false;
+    };
+    let since = [
+        Some(incident.since),
+        incident.drain.as_ref().map(|drain| drain.since),
+        incident.repair.as_ref().map(|repair| repair.since),
+    ];
+    let lasts = since.iter().flatten().all(|since| *since < world.now());
+    let here = incident.node_uid == node.facts.uid && node.mark().is_some();
+    let says = node.facts.labels.get(&Label::State).map(String::as_str);
+    setup.labels
+        && here
+        && lasts
+        && incident.quarantine == QuarantineStatus::Quarantined
+        && says != Some(state_label(incident))
+}
+
+/// Beyond a move of the clock, and beyond each span, those that count attempts and hold faults included.
+const LATER: [SignedDuration; 2] = [TICK, SignedDuration::from_hours(100)];
+
+/// A module that rests, and that time alone would set to work, without its having said when.
+fn unwoken(setup: &Setup, world: &World) -> Option<&'static str> {
+    type Acts<'a> = Box<dyn Fn(Timestamp) -> (bool, Option<Timestamp>) + 'a>;
+    let mut modules: Vec<(&str, Acts<'_>)> = vec![
+        (
+            "quarantine",
+            Box::new(move |at| quarantine::acts(setup, world, at)),
+        ),
+        ("drain", Box::new(move |at| drain::acts(setup, world, at))),
+        (
+            "remediation",
+            Box::new(move |at| remediation::acts(setup, world, at)),
+        ),
+    ];
+    for reboot in world.shown() {
+        let acts = move |at| janitor::acts(setup, world, reboot, at);
+        modules.push(("janitor", Box::new(acts)));
+    }
+    let sleeps = |acts: &Acts<'_>| {
+        let (acts_now, again) = acts(world.now());
+        let late = |span: &SignedDuration| {
+            let then = world.now() + *span;
+            acts(then).0 && again.is_none_or(|again| again > then)
+        };
+        !acts_now && LATER.iter().any(late)
+    };
+    let mut modules = modules.into_iter();
+    modules.find_map(|(name, acts)| sleeps(&acts).then_some(name))
+}
+
 fn print(world: &World) -> u64 {
     let mut hasher = DefaultHasher::new();
     world.hash(&mut hasher);
@@ -175,7 +241,11 @@ pub(super) fn says_so(setup: &Setup, world: &World) -> bool {
 fn needs_person(incident: &Incident) -> bool {
     let drain = incident.drain.as_ref().map(|drain| &drain.status);
     let repair = incident.repair.as_ref().map(|repair| &repair.status);
-    incident.quarantine == QuarantineStatus::Observed
+    let waits = matches!(
+        incident.quarantine,
+        QuarantineStatus::Observed | QuarantineStatus::Withheld(Withheld::Breaker(_))
+    );
+    waits
         || incident.needs_operator.is_some()
         || matches!(drain, Some(DrainStatus::Failed(_)))
         || matches!(repair, Some(RepairStatus::NeedsOperator(_)))

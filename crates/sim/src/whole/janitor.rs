@@ -1,11 +1,13 @@
 //! The janitor's turn for one object, and the provider that it calls.
 
+use decide::drain::keeps_repair;
 use decide::janitor::{
-    self, Answer, Beside, End, Lock, Node, Place, RebootNode, Signal, StatusChange, Step, View,
+    self, Answer, Beside, End, Lock, Node, Place, RebootNode, Signal, StatusChange, Step, Unwanted,
+    View,
 };
 use decide::remediation::has_happened;
-use health_event::incident::DrainStatus;
-use k8s_api::reboot_node::{NO_REBOOT_OBSERVED, TIMEOUT};
+use jiff::Timestamp;
+use k8s_api::reboot_node::{CONTROLLER_HERE, NO_REBOOT_OBSERVED, TIMEOUT};
 
 use super::memory::Call;
 use super::step::Provider;
@@ -14,7 +16,7 @@ use crate::world::Kept;
 use crate::world::setup::boot_id;
 
 /// What is done next with an object; none if its call is under way.
-fn decide(setup: &Setup, world: &World, reboot: &Reboot) -> Option<Step> {
+fn decide(setup: &Setup, world: &World, reboot: &Reboot, now: Timestamp) -> Option<Step> {
     let busy = world.memory.call.as_ref();
     if busy.is_some_and(|call| call.object == reboot.uid) {
         return None;
@@ -66,12 +68,34 @@ fn decide(setup: &Setup, world: &World, reboot: &Reboot) -> Option<Step> {
             place(setup, world, reboot)
         },
         excluded: false,
-        recalled,
+        recalled: recalled.then_some(Unwanted::Over),
         earlier_signal: earlier_signal(world, reboot),
         not_before: None,
         policy: &setup.janitor,
     };
-    Some(janitor::decide(&view, world.now()))
+    Some(janitor::decide(&view, now))
+}
+
+/// Whether something would be done with an object at `now`, with nothing changed but the clock; and when it
+/// is looked at again.
+pub(super) fn acts(
+    setup: &Setup,
+    world: &World,
+    reboot: &Reboot,
+    now: Timestamp,
+) -> (bool, Option<Timestamp>) {
+    match decide(setup, world, reboot, now) {
+        None => (false, None),
+        Some(Step::Wait(again)) => (false, again),
+        Some(
+            Step::Lock
+            | Step::Unlock
+            | Step::Intend(_)
+            | Step::Send { .. }
+            | Step::Ask { .. }
+            | Step::Write(_),
+        ) => (true, None),
+    }
 }
 
 /// Whether the signal of another object in the same boot came to the end of its time.
@@ -95,13 +119,11 @@ fn place(setup: &Setup, world: &World, reboot: &Reboot) -> Place {
     let taken = taken.filter(|object| *object != reboot.uid);
     let mut under_way = vec!["other"; usize::from(around.under_way)];
     under_way.extend(taken.map(|_| here));
-    let looks = !setup.is_wrong(Wrong::BesideOwnNode);
-    under_way.extend((around.own_runs && looks).then_some(own));
+    under_way.extend(around.own_runs.then_some(own));
     let is_own = around.is_own && !setup.is_wrong(Wrong::OwnNodeIsAny);
     let beside = Beside {
         own_node: if is_own { here } else { own },
         under_way: &under_way,
-        others_wait: around.others_wait,
         max_parallel: if setup.is_wrong(Wrong::IgnoresPlaces) {
             usize::MAX
         } else {
@@ -115,13 +137,7 @@ fn place(setup: &Setup, world: &World, reboot: &Reboot) -> Place {
 fn is_draining(world: &World, reboot: &Reboot) -> bool {
     let open = world.incident.as_deref();
     let ordered = open.filter(|open| reboot.incident.as_ref() == Some(&open.id));
-    let drain = ordered.and_then(|open| open.drain.as_ref());
-    drain.is_some_and(|drain| {
-        matches!(
-            drain.status,
-            DrainStatus::Draining(_) | DrainStatus::Failed(_)
-        )
-    })
+    ordered.is_some_and(keeps_repair)
 }
 
 /// As the Lease says at each look, so that an object that was at its end before a crash gives it back
@@ -166,7 +182,7 @@ pub(super) fn turn(setup: &Setup, world: &mut World, index: usize, provider: Pro
     let Some(reboot) = world.shown().get(index).cloned() else {
         return false;
     };
-    let Some(step) = decide(setup, world, &reboot) else {
+    let Some(step) = decide(setup, world, &reboot, world.now()) else {
         return false;
     };
     // Only a call may end in several ways.
@@ -193,7 +209,10 @@ pub(super) fn turn(setup: &Setup, world: &mut World, index: usize, provider: Pro
         Step::Intend(_) if setup.is_wrong(Wrong::SendsFirst) => {
             send(setup, world, &reboot, provider)
         }
-        Step::Intend(_) => intend(world, &reboot),
+        Step::Intend(_) => {
+            world.fail(promises::of_begin(setup, world, &reboot));
+            intend(world, &reboot)
+        }
         Step::Send { .. } => send(setup, world, &reboot, provider),
         Step::Ask { .. } => ask(world, &reboot, provider),
         Step::Write(change) => write(world, reboot.uid, &change),
@@ -382,6 +401,12 @@ fn written(body: &RebootNode, change: &StatusChange) -> RebootNode {
         signal: signal.unwrap_or_else(|| body.signal.clone()),
         says_manual: body.says_manual || change.manual,
         end: body.end.or(end),
+        says_controller_here: change
+            .node_ready
+            .as_ref()
+            .map_or(body.says_controller_here, |ready| {
+                ready.reason == CONTROLLER_HERE
+            }),
         ..body.clone()
     }
 }

@@ -119,6 +119,7 @@ impl World {
             uid: self.pod_uids,
             leaves: Leaves::Evicted,
             going: false,
+            seen: false,
         });
         self.pod_uids += 1;
         true

@@ -11,6 +11,7 @@
 //! - The clock moves in steps of ten minutes, to which all spans are set.
 //! - Two nodes together: [`fleet`].
 
+mod breaker;
 mod drain;
 mod end;
 pub mod fleet;
@@ -25,6 +26,7 @@ mod setup;
 mod step;
 mod wrong;
 
+pub use breaker::Breaker;
 pub use end::{Ended, Stuck, end, finish};
 pub use memory::Memory;
 pub use promises::Broken;
@@ -85,6 +87,8 @@ pub struct Pod {
     pub leaves: Leaves,
     /// It was evicted and is not gone.
     pub going: bool,
+    /// Witness: it was there when the drain had its turn.
+    pub seen: bool,
 }
 
 /// A `RebootNode` object.
@@ -151,8 +155,6 @@ pub struct Around {
     pub own_runs: bool,
     /// Reboots of other nodes that are under way or about to be begun, that one's left out.
     pub under_way: u8,
-    /// Whether a reboot of another node is not at its end.
-    pub others_wait: bool,
     /// Whether another node is drained or repaired.
     pub others_at_work: bool,
 }
@@ -216,6 +218,8 @@ pub struct World {
     pub refused: [Option<u8>; 2],
     /// What the controller sees of other nodes; follows from those.
     pub around: Aside<Around>,
+    /// The breaker that it shares with other nodes, while a step is taken; none permits everything.
+    pub breaker: Aside<Option<Breaker>>,
     /// The first promise that was broken.
     pub broken: Option<Broken>,
     /// What the last step did: module and transition.
@@ -239,6 +243,7 @@ impl World {
             uid,
             leaves: *leaves,
             going: false,
+            seen: true,
         });
         let pods: Vec<Pod> = pods.collect();
         let pod_uids = pods.last().map_or(0, |pod| pod.uid + 1);
@@ -278,6 +283,7 @@ impl World {
             signals: Vec::new(),
             refused: [None; 2],
             around: Aside::default(),
+            breaker: Aside::default(),
             broken: None,
             did: Aside::default(),
         }

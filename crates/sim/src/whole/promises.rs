@@ -4,11 +4,12 @@ use std::fmt;
 
 use decide::janitor::StatusChange;
 use decide::quarantine::Decision;
-use decide::remediation::wants;
+use decide::remediation::{PastAttempt, is_named_for, wants};
 use decide::{drain, remediation};
 use health_event::incident::{
     Attempt, CloseReason, DrainStatus, Incident, QuarantineStatus, RepairStatus,
 };
+use jiff::Timestamp;
 
 use super::{Reboot, Setup, Signal, World};
 use crate::world::setup::boot_id;
@@ -60,10 +61,14 @@ pub enum Broken {
     PersonOverruled,
     /// A reboot is said to have succeeded and the machine runs in its boot.
     SucceededInSameBoot,
-    /// More attempts than the ladder has.
+    /// More attempts than the ladder has, in an incident or for the machine in a window.
     TooManyAttempts,
     /// A signal while pods are known to be on the node.
     SignalOverPods,
+    /// A repair is ordered or begun with a pod on the node that was there at the drain's turn.
+    RepairOverPods,
+    /// A repair is ordered, and no fault was said since the machine booted.
+    RepairOfCovered,
 }
 
 impl fmt::Display for Broken {
@@ -84,14 +89,22 @@ pub(super) fn of_state(setup: &Setup, world: &World) -> Option<Broken> {
         reboot.is_some_and(|reboot| !reboot.is_over())
     };
     let unlocked = |signal: &Signal| world.lock != Some(signal.object);
-    let attempts = world.past.len();
+    let max = setup.remediation.max_attempts;
+    let incident = world.incident.as_deref();
+    let of_incident = |(object, _): &&(String, PastAttempt)| {
+        incident.is_some_and(|incident| is_named_for(incident, object))
+    };
+    let since = world.now().checked_sub(setup.remediation.window);
+    let since = since.unwrap_or(Timestamp::MIN);
+    let counts = |(_, past): &&(String, PastAttempt)| past.at > since;
     first([
         (
             world.signals.iter().filter(runs).any(unlocked),
             Broken::RunsUnlocked,
         ),
         (
-            attempts > setup.remediation.max_attempts,
+            world.past.iter().filter(of_incident).count() > max
+                || world.past.iter().filter(counts).count() > max,
             Broken::TooManyAttempts,
         ),
     ])
@@ -208,11 +221,38 @@ pub(super) fn of_remediation(setup: &Setup, world: &World, next: &Incident) -> O
         .as_ref()
         .is_some_and(|attempt| attempt.boot_before == boot_id(0, world.boot_shown()));
     let succeeded = repair.status == RepairStatus::Succeeded;
+    let shown = world.boot_shown();
+    let joined = |index: usize| next.open_faults().any(|f| f.id == setup.template(index).id);
+    let mut open = (0..2).filter_map(|index| world.faults[index].filter(|_| joined(index)));
     first([
+        (
+            ordered && is_full(setup, world, next),
+            Broken::RepairOverPods,
+        ),
+        (
+            ordered && !open.any(|fault| fault.boot >= shown),
+            Broken::RepairOfCovered,
+        ),
         (ordered && paused, Broken::BegunWhilePaused),
         (ordered && dry, Broken::ActedInDryRun),
         (succeeded && same_boot, Broken::SucceededInSameBoot),
     ])
+}
+
+/// Whether a pod is on the node that an open fault wants empty, of which the drain could know.
+fn is_full(setup: &Setup, world: &World, incident: &Incident) -> bool {
+    let drains = setup.drain.mode == drain::Mode::Enforce;
+    let wanted = incident.open_faults().next().is_some();
+    drains && wanted && world.pods.iter().any(|pod| pod.seen)
+}
+
+/// A reboot as it is begun: its intent is about to be stored.
+pub(super) fn of_begin(setup: &Setup, world: &World, reboot: &Reboot) -> Option<Broken> {
+    let again = world.intents.iter().any(|i| i.object == reboot.uid);
+    let incident = world.incident.as_deref()?;
+    let ordered = reboot.incident.as_ref() == Some(&incident.id) && wants(incident, &reboot.name);
+    let full = is_full(setup, world, incident);
+    first([(ordered && !again && full, Broken::RepairOverPods)])
 }
 
 /// An object as it is made.

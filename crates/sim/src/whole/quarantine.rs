@@ -1,13 +1,17 @@
 //! The quarantine's turn: it decides, stores and writes until it rests.
 
-use decide::breaker::Permit;
+use decide::breaker::BreakerState;
+use decide::drain;
 use decide::janitor;
-use decide::quarantine::{Annotation, Decision, MarkOrigin, View, WriteFeedback, WriteKind};
+use decide::quarantine::{
+    Annotation, Decision, MarkOrigin, NodeWrite, Policy, View, WriteFeedback, WriteKind,
+};
 use decide::remediation::wants;
 use health_event::incident::{CloseReason, Incident, IncidentId, QuarantineStatus};
+use jiff::Timestamp;
 use k8s_api::IncidentMark;
 
-use super::{Broken, Reboot, Setup, World, Wrong, promises};
+use super::{Broken, Reboot, Setup, World, Wrong, breaker, promises};
 use crate::world::Kept;
 use crate::world::setup::boot_id;
 
@@ -24,11 +28,13 @@ pub(super) fn turn(setup: &Setup, world: &mut World, dies: bool) -> bool {
             break;
         };
         world.fail(promises::of_quarantine(setup, world, &decision));
+        let open = world.incident.clone();
         let stored = store(world, &decision);
+        breaker::tell(setup, world, open.as_deref(), &decision);
         // What the label says of drain and repair is derived from both, and read by nobody here.
         let write = decision
             .write
-            .filter(|write| write.kind != WriteKind::State);
+            .filter(|write| setup.labels || write.kind != WriteKind::State);
         if let Some(write) = write {
             if dies {
                 world.crash();
@@ -60,6 +66,16 @@ fn decide(setup: &Setup, world: &mut World) -> Option<Decision> {
             boots.observe(&node.facts.boot);
         });
     }
+    let (decision, asked) = decision(setup, world, world.now());
+    if let (Some(state), Some(breaker)) = (asked, &mut world.breaker.0) {
+        breaker.state = Kept::new(state);
+    }
+    Some(decision)
+}
+
+/// What is decided at `now` of the world as it is, and what the breaker knows after it was asked; nothing
+/// is changed.
+fn decision(setup: &Setup, world: &World, now: Timestamp) -> (Decision, Option<BreakerState>) {
     let id = incident_id(world.ids);
     let hidden = setup.is_wrong(Wrong::ReleasesWithFault) && world.incident.is_some();
     let faults = if hidden || world.node.is_none() {
@@ -91,6 +107,10 @@ fn decide(setup: &Setup, world: &mut World) -> Option<Decision> {
     });
     let holds = (*world.holds).clone();
     let forgets = setup.is_wrong(Wrong::ForgetsHold);
+    let policy = Policy {
+        drains: setup.drain.mode == drain::Mode::Enforce,
+        ..setup.base.policy.clone()
+    };
     let mut view = View {
         node: node.as_ref(),
         incident: incident.as_ref(),
@@ -98,7 +118,7 @@ fn decide(setup: &Setup, world: &mut World) -> Option<Decision> {
         holds: if forgets { &[] } else { &holds },
         agent: &agent,
         boots: &world.boots,
-        policy: &setup.base.policy,
+        policy: &policy,
         rules: &setup.base.rules,
         feedback: WriteFeedback::Idle,
         mark_origin: mark_origin(world),
@@ -106,12 +126,28 @@ fn decide(setup: &Setup, world: &mut World) -> Option<Decision> {
         permit: None,
         new_id: &id,
     };
-    let mut decision = decide::quarantine::decide(&view, world.now());
-    if decision.ask.is_some() {
-        view.permit = Some(Permit::Taken);
-        decision = decide::quarantine::decide(&view, world.now());
+    let mut decision = decide::quarantine::decide(&view, now);
+    let mut asked = None;
+    if let Some(wanted) = &decision.ask {
+        let permit;
+        (permit, asked) = breaker::ask(setup, world, wanted, now);
+        view.permit = Some(permit);
+        decision = decide::quarantine::decide(&view, now);
     }
-    Some(decision)
+    (decision, asked)
+}
+
+/// Whether something would be done at `now`, with nothing changed but the clock; and when it is looked at
+/// again.
+pub(super) fn acts(setup: &Setup, world: &World, now: Timestamp) -> (bool, Option<Timestamp>) {
+    if world.node.is_none() && world.incident.is_none() {
+        return (false, None);
+    }
+    let (decision, _) = decision(setup, world, now);
+    let says = |write: &NodeWrite| setup.labels || write.kind != WriteKind::State;
+    let write = decision.write.iter().any(says);
+    let acts = write || decision.incident.is_some() || decision.holds.is_some();
+    (acts, decision.wake_at)
 }
 
 /// Whether a reboot may still come that the incident does not wait for (any more).

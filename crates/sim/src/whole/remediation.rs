@@ -2,8 +2,10 @@
 
 use decide::janitor;
 use decide::remediation::{
-    self, FaultFacts, Mode, NodeLook, Object, PastAttempt, View, boots_seen, wants,
+    self, Decision, FaultFacts, Mode, NodeLook, Object, PastAttempt, View, boots_seen,
+    is_named_for, wants,
 };
+use health_event::BootId;
 use health_event::incident::{Attempt, Effect, Incident, Repair, RepairStatus};
 use jiff::Timestamp;
 use k8s_api::reboot_node::NO_REBOOT_OBSERVED;
@@ -35,37 +37,17 @@ fn pass(setup: &Setup, world: &mut World) -> bool {
         return false;
     }
     take_back(world);
-    let past: Vec<PastAttempt> = world.past.iter().map(|(_, past)| past.clone()).collect();
-    let now = world.now();
     let decided = (incident.id.clone(), incident.version);
-    let attempt = incident.repair.as_ref().and_then(|r| r.attempt.as_ref());
-    let (node, boots) = look(setup, world, attempt);
-    let object = object(setup, world, &incident);
-    let mode = if setup.is_wrong(Wrong::OrderIgnoresDryRun) {
-        Mode::Enforce
-    } else {
-        setup.remediation.mode
-    };
-    let policy = remediation::Policy {
-        mode,
-        ..setup.remediation.clone()
-    };
-    let faults = faults(setup, world, &incident);
-    let drains = setup.drain.mode != decide::drain::Mode::Off;
-    let view = View {
-        incident: &incident,
-        node: node.as_ref(),
-        faults: &faults,
-        wants_drain: drains && incident.open_faults().next().is_some(),
-        boots: &boots,
-        past: &past,
-        object: &object,
-        other_repair: other_repair(world, &incident),
-        waits_as_own_node: world.around.0.is_own && !setup.is_wrong(Wrong::OrdersOnOwnNode),
-        policy: &policy,
-    };
-    let decision = remediation::decide(&view, now);
-    if let Some(next) = decision.incident {
+    let decision = decision(setup, world, &incident, world.now());
+    if let Some(mut next) = decision.incident {
+        if setup.is_wrong(Wrong::LooksOnce) {
+            next.drain.clone_from(&incident.drain);
+        }
+        if setup.is_wrong(Wrong::ForgetsEffect)
+            && let Some(attempt) = next.repair.as_mut().and_then(|r| r.attempt.as_mut())
+        {
+            attempt.seen_before = None;
+        }
         let repair = next.repair.as_ref();
         let ordered = repair.filter(|repair| repair.status == RepairStatus::Requested);
         let ordered = ordered.and_then(|repair| repair.attempt.clone());
@@ -93,6 +75,8 @@ fn pass(setup: &Setup, world: &mut World) -> bool {
                 let counted = PastAttempt {
                     rung: attempt.rung,
                     at: attempt.requested_at,
+                    // Whose it is its object's name tells.
+                    of_incident: false,
                 };
                 past.push((attempt.object, counted));
             });
@@ -105,6 +89,63 @@ fn pass(setup: &Setup, world: &mut World) -> bool {
         return true;
     }
     false
+}
+
+/// What is decided at `now` of the world as it is; nothing is changed.
+fn decision(setup: &Setup, world: &World, incident: &Incident, now: Timestamp) -> Decision {
+    let past = |(object, past): &(String, PastAttempt)| PastAttempt {
+        of_incident: is_named_for(incident, object) && !setup.is_wrong(Wrong::CountsByWindow),
+        ..past.clone()
+    };
+    let past: Vec<PastAttempt> = world.past.iter().map(past).collect();
+    let attempt = incident.repair.as_ref().and_then(|r| r.attempt.as_ref());
+    let (node, boots) = look(setup, world, attempt);
+    let object = object(setup, world, incident);
+    let mode = if setup.is_wrong(Wrong::OrderIgnoresDryRun) {
+        Mode::Enforce
+    } else {
+        setup.remediation.mode
+    };
+    let policy = remediation::Policy {
+        mode,
+        ..setup.remediation.clone()
+    };
+    let faults = faults(setup, world, incident);
+    let drains = setup.drain.mode != decide::drain::Mode::Off;
+    let view = View {
+        incident,
+        node: node.as_ref(),
+        faults: &faults,
+        wants_drain: drains && incident.open_faults().next().is_some(),
+        boots: &boots,
+        past: &past,
+        object: &object,
+        other_repair: other_repair(world, incident),
+        waits_as_own_node: world.around.0.is_own && !setup.is_wrong(Wrong::OrdersOnOwnNode),
+        policy: &policy,
+    };
+    let decision = remediation::decide(&view, now);
+    let is_first = incident.repair.is_none();
+    let covered = |next: &Incident| {
+        let repair = next.repair.as_ref();
+        is_first && repair.is_some_and(|repair| repair.status == RepairStatus::Cancelled)
+    };
+    if setup.is_wrong(Wrong::ForgetsCovered) && decision.incident.as_ref().is_some_and(covered) {
+        return Decision::default();
+    }
+    decision
+}
+
+/// Whether something would be done at `now`, with nothing changed but the clock; and when it is looked at
+/// again.
+pub(super) fn acts(setup: &Setup, world: &World, now: Timestamp) -> (bool, Option<Timestamp>) {
+    let Some(incident) = world.incident_here() else {
+        return (false, None);
+    };
+    let decision = decision(setup, world, &incident, now);
+    let acts = decision.incident.is_some() || decision.order.is_some();
+    let wakes = !setup.is_wrong(Wrong::WakesNobody);
+    (acts, decision.wake_at.filter(|_| wakes))
 }
 
 fn look(
@@ -138,7 +179,11 @@ fn faults(setup: &Setup, world: &World, incident: &Incident) -> Vec<FaultFacts> 
         joined.then(|| FaultFacts {
             id: id.clone(),
             action: setup.actions[index].to_owned(),
-            boot: boot_id(0, fault.boot),
+            boot: if setup.knows_boots[index] {
+                boot_id(0, fault.boot)
+            } else {
+                BootId::default()
+            },
             last_at: Setup::now(fault.said),
         })
     };
@@ -304,6 +349,7 @@ pub(super) fn body(world: &World, force: bool) -> janitor::RebootNode {
         completed_at: None,
         signal: janitor::Signal::Unknown,
         says_manual: false,
+        says_controller_here: false,
         end: None,
     }
 }

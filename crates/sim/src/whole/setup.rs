@@ -13,7 +13,7 @@ use crate::world;
 
 /// One move of the clock. All spans of the settings are counted in it, so that a timer is either due
 /// or not.
-const TICK: SignedDuration = SignedDuration::from_mins(10);
+pub(super) const TICK: SignedDuration = SignedDuration::from_mins(10);
 /// The action that is repaired by a reboot.
 pub const REBOOT: &str = "RESTART_BM";
 /// An action that no repair is configured for.
@@ -38,6 +38,8 @@ pub struct Setup {
     pub limits: BTreeMap<What, u8>,
     /// What each of the two faults asks for.
     pub actions: [&'static str; 2],
+    /// Whether the sender of each of the two knows boots.
+    pub knows_boots: [bool; 2],
     /// Identities of faults: 1 or 2. The first cordons, the second taints.
     pub faults: usize,
     /// Whether time passes also while the controller has something to do at once: deadlines of
@@ -57,6 +59,8 @@ pub struct Setup {
     pub max_parallel: usize,
     /// Whether the watch over repair objects may lag behind.
     pub lags: bool,
+    /// Whether the node says how far drain and repair are; read by nobody here, it only makes more states.
+    pub labels: bool,
     /// The rule that is broken on purpose.
     pub wrong: Option<Wrong>,
 }
@@ -70,6 +74,7 @@ impl Setup {
             base,
             limits: limits.iter().copied().collect(),
             actions: [REBOOT, REBOOT],
+            knows_boots: [true, true],
             faults: 1,
             restless_clock: false,
             pods: Vec::new(),
@@ -79,6 +84,7 @@ impl Setup {
             janitor: janitor_policy(),
             max_parallel: usize::MAX,
             lags: false,
+            labels: false,
             wrong: None,
         }
     }

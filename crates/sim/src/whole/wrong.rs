@@ -35,6 +35,16 @@ pub enum Wrong {
     ReleasesDuringOthersRepair,
     /// Nobody looks whether pods came while an order waited.
     RebootsOverPods,
+    /// Pods are followed no more once a repair is ordered.
+    FollowsPlannedAlone,
+    /// A node that was empty once is taken for empty before each attempt.
+    LooksOnce,
+    /// Attempts count in their window alone, also for their incident.
+    CountsByWindow,
+    /// The effect of the last attempt alone counts.
+    ForgetsEffect,
+    /// What is covered before anything was planned is forgotten.
+    ForgetsCovered,
     /// A recovery does not look at the faults.
     ReleasesWithFault,
     /// A recovery does not wait for the agent.
@@ -63,14 +73,20 @@ pub enum Wrong {
     IgnoresPlaces,
     /// The janitor takes the controller's own node for any other.
     OwnNodeIsAny,
-    /// Others do not look whether the controller's own node is rebooted.
-    BesideOwnNode,
     /// The place of a reboot that is over is never given back.
     KeepsIntent,
     /// The drain of the controller's own node does not wait for others.
     DrainsOwnNodeAtOnce,
     /// A repair of the node is ordered on which the controller runs.
     OrdersOnOwnNode,
+    /// The breaker is not asked.
+    IgnoresBreaker,
+    /// The breaker is not told that a node is given back.
+    KeepsLevel,
+    /// Pods are moved off a node that the breaker withholds.
+    DrainsWithheld,
+    /// The remediation does not say when it is to be looked at again.
+    WakesNobody,
     /// What the watch does not show (yet) is taken for gone.
     UnshownIsGone,
 }

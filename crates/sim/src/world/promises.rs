@@ -318,7 +318,8 @@ pub(super) fn of_landing(
         | QuarantineStatus::Closed(_) => false,
     };
     let beside = late && site.incident.as_deref().is_some_and(stands);
-    let leaves = !takes_out(write) && after != before && !beside;
+    let says = write.kind == WriteKind::State;
+    let leaves = !takes_out(write) && !says && after != before && !beside;
     if leaves && !after.is_as_before(&site.others) {
         return Some(Broken::NotAsBefore);
     }

@@ -6,7 +6,9 @@
 
 use health_event::incident::{Incident, QuarantineStatus, Withheld};
 
-use decide::quarantine::{Annotation, FaultFacts, Mode};
+use decide::quarantine::{Annotation, FaultFacts, Label, Mode, state_label};
+use jiff::Timestamp;
+use k8s_api::names;
 
 use super::{Node, Setup, Site, Step, Voice, What, World};
 
@@ -116,7 +118,9 @@ fn stays_for_a_reason(
                 || site.known.settled_for.is_none()
                 || !site.shows_boot(node);
             let free = mode == Mode::Enforce;
-            (marked && (wanted || waits) && carries_what_it_asks(setup, site, node, incident))
+            (marked
+                && (wanted || waits)
+                && carries_what_it_asks(setup, world, site, node, incident))
                 || !free
         }
         QuarantineStatus::Applying => node.facts.paused && mode == Mode::Enforce,
@@ -160,9 +164,18 @@ fn must_wait(setup: &Setup, world: &World, site: &Site, why: &Withheld) -> bool 
 }
 
 /// The marks of the rule sets that the open faults matched, whatever else is there.
-fn carries_what_it_asks(setup: &Setup, site: &Site, node: &Node, incident: &Incident) -> bool {
+fn carries_what_it_asks(
+    setup: &Setup,
+    world: &World,
+    site: &Site,
+    node: &Node,
+    incident: &Incident,
+) -> bool {
     if node.facts.paused {
         return true;
+    }
+    if !says_its_state(setup, node, incident, world.now(setup)) {
+        return false;
     }
     let taints = node.taints();
     let aside = taints.contains(&setup.policy.cooperator_taint);
@@ -179,4 +192,11 @@ fn carries_what_it_asks(setup: &Setup, site: &Site, node: &Node, incident: &Inci
     (held == incident.held_by.is_some() || !has_open_fault(site, incident) && held)
         && (!cordon || node.is_cordoned() || aside || yields)
         && (!taint || taints.contains(&setup.taint()))
+}
+
+/// The label says how far the incident is; where a drain is to follow at once it says so, until none came.
+fn says_its_state(setup: &Setup, node: &Node, incident: &Incident, now: Timestamp) -> bool {
+    let says = node.facts.labels.get(&Label::State).map(String::as_str);
+    let follows = setup.policy.drains && incident.drain.is_none() && incident.since == now;
+    says == Some(state_label(incident)) || (follows && says == Some(names::STATE_DRAINING))
 }

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use health_event::incident::{Incident, QuarantineStatus};
+
 use super::super::end::{Stuck, TICKS, is_over, says_so};
 use super::{Broken, Fleet, FleetSetup, Move};
 
@@ -20,7 +22,8 @@ impl Ended {
     }
 }
 
-/// Lets all that is left happen in turn, and if that is not enough and the incidents say so, a person.
+/// Lets all that is left happen in turn, and if that is not enough and the incidents say so, a person, who
+/// resets the breaker and ends what is out.
 ///
 /// # Errors
 /// `Stuck`.
@@ -36,8 +39,12 @@ pub fn end(setup: &FleetSetup, fleet: &Fleet, ended: &mut Ended) -> Result<(), S
             return Err(Stuck::NeedsPerson);
         }
         let mut helped = late;
+        helped.reset();
         for world in &mut helped.nodes {
-            if world.incident.is_some() {
+            let incident = world.incident.as_deref();
+            let waits =
+                |incident: &Incident| matches!(incident.quarantine, QuarantineStatus::Withheld(_));
+            if incident.is_some_and(|incident| !waits(incident)) {
                 world.cancel();
             }
         }

@@ -1,4 +1,4 @@
-//! Several nodes whose loops meet: they share the janitor's places, the clock, and a controller that runs on
+//! Several nodes whose loops meet: they share the breaker, the janitor's places, the clock, and a controller that runs on
 //! one of them and moves when that one is emptied or goes down.
 //!
 //! # Caveats
@@ -14,11 +14,13 @@ pub use promises::Broken;
 
 use std::collections::BTreeMap;
 
+use decide::breaker::{self, BreakerState};
 use decide::drain::at_work_until;
 use decide::remediation::Mode;
 
-use super::{Around, Power, Setup, Step, What, World, Wrong};
-use crate::world::Aside;
+use super::{Around, Breaker, Power, Setup, Step, What, World, Wrong};
+use crate::world::setup::node_name;
+use crate::world::{Aside, Kept};
 
 /// One configuration.
 #[derive(Debug)]
@@ -31,6 +33,10 @@ pub struct FleetSetup {
     pub limits: BTreeMap<What, u8>,
     /// Whether an incident may end by a person's help alone.
     pub by_person: bool,
+    /// Settings of the breaker that the nodes share; none: everything is permitted.
+    pub breaker: Option<breaker::Config>,
+    /// How often a person may reset it.
+    pub resets: u8,
 }
 
 impl FleetSetup {
@@ -46,7 +52,16 @@ impl FleetSetup {
             own: None,
             limits: BTreeMap::new(),
             by_person: false,
+            breaker: None,
+            resets: 0,
         }
+    }
+
+    /// With a breaker that lets this many nodes be out at one time; `resumes`: by itself, once it may.
+    #[must_use]
+    pub fn with_level(mut self, level: u32, resumes: bool) -> Self {
+        self.breaker = Some(super::breaker::config(level, resumes));
+        self
     }
 
     /// With a rule that is broken on purpose.
@@ -66,8 +81,10 @@ pub struct Fleet {
     pub nodes: Vec<World>,
     /// On which of them the controller runs.
     pub own: Option<usize>,
-    /// How often the clock may still move, and the controller may die.
-    pub left: [u8; 2],
+    /// The breaker that they share, as the controller has it.
+    pub breaker: Option<Kept<BreakerState>>,
+    /// How often the clock may still move, the controller may die, and a person may reset the breaker.
+    pub left: [u8; 3],
     /// The first promise that was broken.
     pub broken: Option<Broken>,
     /// What the last step did: module and transition.
@@ -83,6 +100,8 @@ pub enum Move {
     Tick,
     /// The controller dies and comes back.
     Crash,
+    /// A person resets the breaker.
+    Reset,
 }
 
 /// What no other node sees.
@@ -107,7 +126,8 @@ impl Fleet {
         Self {
             nodes: setup.nodes.iter().map(World::new).collect(),
             own: setup.own,
-            left: [limit(What::Tick), limit(What::Crash)],
+            breaker: setup.breaker.as_ref().map(|_| Kept::default()),
+            left: [limit(What::Tick), limit(What::Crash), setup.resets],
             broken: None,
             did: Aside::default(),
         }
@@ -122,9 +142,10 @@ impl Fleet {
             steps.retain(|step| !matches!(step, Step::Tick | Step::Crash));
             moves.extend(steps.iter().map(|step| Move::Node(index, *step)));
         }
-        let [ticks, crashes] = self.left;
+        let [ticks, crashes, resets] = self.left;
         moves.extend((ticks > 0).then_some(Move::Tick));
         moves.extend((crashes > 0).then_some(Move::Crash));
+        moves.extend((resets > 0).then_some(Move::Reset));
     }
 
     /// The fleet after a move; `None` if it changes nothing.
@@ -144,6 +165,10 @@ impl Fleet {
                 next.left[1] = self.left[1].checked_sub(1)?;
                 next.crash();
             }
+            Move::Reset => {
+                next.left[2] = self.left[2].checked_sub(1)?;
+                next.is_tripped().then(|| next.reset())?;
+            }
         }
         for index in 0..next.nodes.len() {
             // What happens to one node changes no other's own, unless the controller moves.
@@ -160,6 +185,42 @@ impl Fleet {
     fn crash(&mut self) {
         for world in &mut self.nodes {
             world.crash();
+        }
+        let open = self.nodes.iter().enumerate();
+        let open = open.filter_map(|(index, world)| {
+            let incident = world.incident.as_deref()?;
+            Some((node_name(index), incident))
+        });
+        let known = self.breaker.as_ref();
+        let known = known.map(|state| Kept::new(super::breaker::restored(state, open)));
+        self.breaker = known;
+    }
+
+    fn is_tripped(&self) -> bool {
+        let mut pools = self.breaker.iter().flat_map(|state| state.pools.values());
+        pools.any(|pool| pool.tripped.is_some())
+    }
+
+    fn reset(&mut self) {
+        if let Some(state) = &mut self.breaker {
+            state.change(|state| drop(state.reset("gpu")));
+        }
+    }
+
+    /// A node with what the controller sees of the others.
+    fn seen(&self, setup: &FleetSetup, index: usize) -> World {
+        let breaker = setup.breaker.clone().zip(self.breaker.clone());
+        let nodes = self.nodes.iter().filter(|world| world.node.is_some());
+        let pool_size = nodes.count();
+        World {
+            around: Aside(self.around(setup, index)),
+            breaker: Aside(breaker.map(|(config, state)| Breaker {
+                node: node_name(index),
+                pool_size,
+                config,
+                state,
+            })),
+            ..self.nodes[index].clone()
         }
     }
 
@@ -180,14 +241,16 @@ impl Fleet {
     /// One step of one node.
     fn step(&mut self, setup: &FleetSetup, index: usize, step: Step) -> Option<()> {
         let of_node = &setup.nodes[index];
-        self.nodes[index].around = Aside(self.around(setup, index));
-        let world = &self.nodes[index];
-        let next = step.take(of_node, world)?;
+        let world = self.seen(setup, index);
+        let mut next = step.take(of_node, &world)?;
         let broken = promises::of_step(setup, self, index, &next);
         let emptied = next.pods.is_empty() && !world.pods.is_empty();
         let down = next.power == Power::Down && world.power != Power::Down;
         self.did.0.extend(next.did.0.iter().copied());
         self.broken = self.broken.or(broken);
+        if let Some(breaker) = next.breaker.0.take() {
+            self.breaker = Some(breaker.state);
+        }
         self.nodes[index] = next;
         if self.own == Some(index) && (emptied || down) {
             self.own = None;
@@ -212,7 +275,6 @@ impl Fleet {
             } else {
                 around.under_way += u8::try_from(taken).unwrap_or(u8::MAX);
             }
-            around.others_wait |= world.shown().iter().any(|reboot| !reboot.is_over());
             let incident = world.incident.as_deref();
             let policy = &setup.nodes[other].drain;
             let repairs = setup.nodes[other].remediation.mode == Mode::Enforce;
@@ -224,12 +286,8 @@ impl Fleet {
 
     /// Whether the controller has done what it will do at this moment.
     fn rests(&self, setup: &FleetSetup) -> bool {
-        let rests = |(index, world): (usize, &World)| {
-            let mut world = world.clone();
-            world.around = Aside(self.around(setup, index));
-            world.rests(&setup.nodes[index])
-        };
-        self.nodes.iter().enumerate().all(rests)
+        let rests = |index: usize| self.seen(setup, index).rests(&setup.nodes[index]);
+        (0..self.nodes.len()).all(rests)
     }
 
     /// The steps of the loops, and those that are only a matter of time.

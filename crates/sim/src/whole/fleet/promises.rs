@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use health_event::incident::{DrainStatus, RepairStatus};
+use health_event::incident::{DrainStatus, QuarantineStatus, RepairStatus};
 
 use super::super::{Broken as OfNode, Signal, World, promises};
 use super::{Fleet, FleetSetup, What};
@@ -15,14 +15,16 @@ pub enum Broken {
     Node(OfNode),
     /// More reboots are under way than may be.
     TooManyReboots,
-    /// The controller's own node is rebooted before another whose reboot waits or runs.
-    OwnNodeNotLast,
-    /// Another node is rebooted while the controller's own is.
-    OwnNodeNotAlone,
+    /// A reboot of the node is begun on which the controller runs.
+    OwnNodeRebooted,
     /// The controller's own node begins to be drained while another is drained or repaired.
     OwnNodeDrainedBeside,
     /// A repair of the node is ordered on which the controller runs.
     OwnNodeOrdered,
+    /// More nodes are out by permit than the breaker's bound.
+    LevelExceeded,
+    /// A node that the breaker withholds has marks of ours, or something is done to it.
+    WithheldTouched,
     /// An order that nobody deleted is not there, or its incident does not follow it any more.
     OrderLost,
 }
@@ -40,33 +42,75 @@ pub(super) fn of_step(
     index: usize,
     after: &World,
 ) -> Option<Broken> {
+    if is_touched(&before.nodes[index], after) {
+        return Some(Broken::WithheldTouched);
+    }
     if let Some(broken) = after.broken {
         return Some(Broken::Node(broken));
+    }
+    if exceeds_level(setup, before, index, after) {
+        return Some(Broken::LevelExceeded);
     }
     let did = |module: &'static str, what: &'static str| after.did.0.contains(&(module, what));
     let own = before.own == Some(index);
     let mut others = (0..before.nodes.len()).filter(|other| *other != index);
     if did("janitor", "send") {
         let busy = |other: &usize| is_busy(setup, before, *other);
-        let beside: Vec<usize> = others.clone().filter(busy).collect();
-        if beside.len() >= setup.nodes[index].max_parallel {
+        if others.clone().filter(busy).count() >= setup.nodes[index].max_parallel {
             return Some(Broken::TooManyReboots);
         }
-        if beside.iter().any(|other| before.own == Some(*other)) {
-            return Some(Broken::OwnNodeNotAlone);
-        }
     }
-    let waits = |other: usize| {
-        let shown = before.nodes[other].shown();
-        shown.iter().any(|reboot| !reboot.is_over()) || is_busy(setup, before, other)
-    };
-    if own && did("janitor", "intend") && others.clone().any(waits) {
-        return Some(Broken::OwnNodeNotLast);
+    if own && did("janitor", "intend") {
+        return Some(Broken::OwnNodeRebooted);
     }
     if own && did("drain", "wanted") && others.any(|other| is_at_work(&before.nodes[other])) {
         return Some(Broken::OwnNodeDrainedBeside);
     }
     (own && did("remediation", "order")).then_some(Broken::OwnNodeOrdered)
+}
+
+fn is_withheld(world: &World) -> bool {
+    let incident = world.incident.as_deref();
+    incident.is_some_and(|incident| matches!(incident.quarantine, QuarantineStatus::Withheld(_)))
+}
+
+/// Whether a withheld node is touched.
+fn is_touched(before: &World, after: &World) -> bool {
+    let acts = |did: &(&str, &str)| {
+        matches!(
+            did,
+            ("drain", "evict" | "delete") | ("remediation", "order")
+        )
+    };
+    let sent = after
+        .signals
+        .last()
+        .filter(|_| after.signals.len() > before.signals.len());
+    let sent = sent.and_then(|signal| before.reboot(signal.object));
+    let for_incident = sent.is_some_and(|reboot| reboot.incident.is_some());
+    let acted = after.did.0.iter().any(acts) || for_incident;
+    let marked = after.node.as_ref().is_some_and(|node| node.carries_ours());
+    (is_withheld(before) && acted) || (is_withheld(after) && marked)
+}
+
+/// Whether one more node goes out than may.
+fn exceeds_level(setup: &FleetSetup, before: &Fleet, index: usize, after: &World) -> bool {
+    let Some(config) = &setup.breaker else {
+        return false;
+    };
+    let is_out = |world: &World| {
+        let incident = world.incident.as_deref();
+        incident.is_some_and(|incident| incident.quarantine.is_out())
+    };
+    let others = before
+        .nodes
+        .iter()
+        .enumerate()
+        .filter(|(other, _)| *other != index);
+    let out = others.filter(|(_, world)| is_out(world)).count();
+    let goes_out = is_out(after) && !is_out(&before.nodes[index]);
+    let there = before.nodes.iter().filter(|world| world.node.is_some());
+    goes_out && out >= config.level_bound(there.count())
 }
 
 /// Whether a signal may have its effect still, or its object waits for it.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
+use controller::config::{Config, Profile};
 
 use crate::reference_metrics::{self, Metric};
 
@@ -55,12 +56,16 @@ fn configuration() -> String {
     let mut page = format!(
         "# Configuration\n\n{GENERATED}\n\nBoth programs read one TOML file (`--config FILE`). An \
          unknown key or a bad value keeps them from starting; all of them are reported at once. \
-         `warden config check FILE` says the same without starting anything.\n\n## warden-controller\n\n\
+         `warden config check FILE` says the same without starting anything, warns of values that \
+         contradict each other, and says in one line what acts with the file.\n\n## warden-controller\n\n\
+         A default that depends on `profile` (silent, observe, cordon, drain, remediate: from weak to \
+         strong) is told with where it changes.\n\n\
          | key | default | allowed | meaning |\n|---|---|---|---|\n"
     );
-    let config = controller::config::Config::default();
-    for key in config.keys() {
-        let default = format!("`{}`", key.default);
+    let by_profile = Profile::ALL.map(of_profile);
+    let config = Config::default();
+    for (index, key) in config.keys().iter().enumerate() {
+        let default = default_of(&by_profile, index);
         row(&mut page, &[&key.key, &default, key.allowed, key.help]);
     }
     page.push_str(
@@ -87,6 +92,32 @@ fn configuration() -> String {
         row(&mut page, &[key, allowed]);
     }
     page
+}
+
+fn of_profile(profile: Profile) -> (Profile, Config) {
+    let text = format!("profile = {:?}", profile.as_str());
+    let config = Config::parse(&text).expect("a profile alone is a configuration");
+    (profile, config)
+}
+
+/// The default of a key, where it depends on the profile with where it changes:
+/// `` `false`; `true` from profile drain up ``.
+fn default_of(by_profile: &[(Profile, Config)], index: usize) -> String {
+    let default = |config: &Config| config.keys()[index].default.clone();
+    let mut words: Vec<String> = Vec::new();
+    let mut before: Option<String> = None;
+    for (profile, config) in by_profile {
+        let now = default(config);
+        if before.as_ref() == Some(&now) {
+            continue;
+        }
+        words.push(match before {
+            None => format!("`{now}`"),
+            Some(_) => format!("`{now}` from profile {} up", profile.as_str()),
+        });
+        before = Some(now);
+    }
+    words.join("; ")
 }
 
 fn metrics() -> String {
@@ -125,4 +156,33 @@ fn row(page: &mut String, cells: &[&str]) {
     let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
     // Writing to a string can't fail.
     writeln!(page, "| {} |", cells.join(" | ")).ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_that_depends_on_the_profile_is_told_with_where_it_changes() {
+        let page = configuration();
+        for row in [
+            "| connector.enabled | `false`; `true` from profile observe up |",
+            "| quarantine.enabled | `false`; `true` from profile observe up |",
+            "| quarantine.dry_run | `true`; `false` from profile cordon up |",
+            "| drain.enabled | `false`; `true` from profile drain up |",
+            "| drain.dry_run | `true`; `false` from profile drain up |",
+            "| remediation.enabled | `false`; `true` from profile remediate up |",
+            "| remediation.dry_run | `true`; `false` from profile remediate up |",
+            "| janitor.enabled | `false`; `true` from profile remediate up |",
+            "| drain.at_deadline | `\"fail\"` |",
+        ] {
+            assert!(page.contains(row), "{row}");
+        }
+        // Whatever else depends on it is told so too.
+        let changing = page.matches("` from profile ").count();
+        assert_eq!(
+            changing, 8,
+            "a key more depends on the profile, or one less"
+        );
+    }
 }

@@ -6,8 +6,8 @@ use jiff::SignedDuration;
 use super::kit::{Case, config, fault, install};
 use crate::harness::{Cluster, Controller};
 
-/// Length of a window; so long is the delay before the first of them, too.
-const WINDOW: SignedDuration = SignedDuration::from_secs(3);
+/// Length of a window.
+const WINDOW: SignedDuration = SignedDuration::from_secs(6);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repairs_switched_on_over_nodes_that_are_out_go_one_by_one_the_oldest_first() {
@@ -16,7 +16,7 @@ async fn repairs_switched_on_over_nodes_that_are_out_go_one_by_one_the_oldest_fi
     let nodes = [waiting[0], waiting[1], waiting[2], "f-turn-new"];
     let cluster = Cluster::with_nodes(&nodes).await;
     install(&cluster).await;
-    let breaker = "enabled = false\n    duration = \"3s\"";
+    let breaker = "enabled = false\n    duration = \"6s\"";
     let dry = config("dry_run = true")
         .replace("enabled = false\n    [[q", &format!("{breaker}\n    [[q"));
     assert!(dry.contains("duration"), "{dry}");

@@ -256,7 +256,7 @@ fn the_controllers_own_node_is_not_rebooted_under_it() {
 #[test]
 fn the_controllers_own_node_is_drained_last() {
     let taken = &[("drain", "kept_waiting"), ("drain", "empty")];
-    check("the controller moves", own_node_with_pods(), taken, 2_329);
+    check("the controller moves", own_node_with_pods(), taken, 2_294);
 }
 
 #[test]

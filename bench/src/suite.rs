@@ -68,7 +68,7 @@ impl<'a> Suite<'a> {
         })
         .await;
         self.measure(Group::Orders, "orders of all reboots at once", async {
-            whole::orders(args.whole_nodes(), &args.settings).await
+            Box::pin(whole::orders(args.whole_nodes(), &args.settings)).await
         })
         .await;
         let needs = [

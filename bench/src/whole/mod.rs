@@ -67,7 +67,7 @@ impl Ground {
         settings: &str,
     ) -> anyhow::Result<Self> {
         let testbed = Cluster::testbed(nodes, audit_log).await?;
-        Self::on(testbed, profile, settings).await
+        Box::pin(Self::on(testbed, profile, settings)).await
     }
 
     /// The same on a control plane.

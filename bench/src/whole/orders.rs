@@ -62,7 +62,7 @@ pub(crate) async fn run(nodes: usize, settings: &str) -> anyhow::Result<Vec<Row>
     let testbed = Cluster::testbed(nodes + 1, false).await?;
     install_other(&testbed).await?;
     let profile = ("remediate", Janitor::Acts(REBOOTS));
-    let ground = Ground::on(testbed, profile, settings).await?;
+    let ground = Box::pin(Ground::on(testbed, profile, settings)).await?;
     let cluster = &ground.cluster;
     let all = names(0..nodes + 1);
     let (ill, marker) = (&all[..nodes], &all[nodes]);

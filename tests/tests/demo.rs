@@ -159,7 +159,7 @@ async fn two_demos_side_by_side_both_succeed_and_a_kept_one_can_be_looked_at() {
         .filter(|line| line.starts_with("warden "))
         .cloned()
         .collect();
-    assert_eq!(commands.len(), 5, "{commands:?}");
+    assert_eq!(commands.len(), 6, "{commands:?}");
     for command in commands {
         // 1 says that the node is out, which it is or not yet.
         let may_be_out = command.starts_with("warden explain");

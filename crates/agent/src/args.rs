@@ -8,14 +8,24 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
 
 const AFTER_HELP: &str = "\
-Each flag stands above its key in the file. A variable that is set and empty counts as not set.";
+Each flag stands above its key in the file. A variable that is set and empty counts as not set.
 
-/// Finds hardware faults on this node and tells the controller.
+It reads the kernel log and takes events of other monitors from its socket, keeps everything on disk until \
+the controller has it, and never talks to the Kubernetes API server. To see what it would find in a log: \
+`warden scan FILE`. While it runs: /healthz and /metrics of --admin-listen, and `warden explain NODE`.
+
+Documentation, in Warden's repository: docs/configuration.md (every key), docs/operations.md (running it), \
+docs/metrics.md.
+
+Exit codes: 0 it was told to stop; 1 it could not go on; 2 wrong usage, or a configuration that can't be \
+used.";
+
+/// Warden's agent, one a node: finds hardware faults on it and tells the controller.
 #[derive(Debug, Parser)]
 #[command(name = "warden-agent", version, about, after_help = AFTER_HELP)]
 #[command(override_usage = "warden-agent [OPTIONS]")]
 pub(crate) struct Args {
-    /// TOML file; its keys are in the configuration reference.
+    /// TOML file; its keys are in docs/configuration.md.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// This node's name.
@@ -198,7 +208,33 @@ impl Args {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+
+    #[test]
+    fn help_says_what_it_is_for_each_option_and_where_the_pages_are() {
+        let help = Args::command().render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in [
+            "Warden's agent",
+            "warden scan FILE",
+            "never talks to the Kubernetes API server",
+        ] {
+            assert!(help.contains(part), "{part:?} is not in {help}");
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let words = help.split(|c: char| !c.is_alphanumeric() && !"/-_.".contains(c));
+        let pages = words.filter(|word| word.starts_with("docs/"));
+        let pages: Vec<&str> = pages.map(|page| page.trim_end_matches('.')).collect();
+        assert!(pages.len() >= 3, "{help}");
+        for page in pages {
+            assert!(root.join(page).is_file(), "{page} is not there");
+        }
+        for option in Args::command().get_arguments() {
+            assert!(option.get_help().is_some(), "{option:?} says nothing");
+        }
+    }
 
     #[test]
     fn every_value_is_named_by_a_flag_that_exists_and_every_key_but_one_has_one() {

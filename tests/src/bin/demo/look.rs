@@ -88,9 +88,15 @@ pub(crate) fn commands(
         format!("warden timeline {VICTIM}"),
         "kubectl get nodes".to_owned(),
         String::new(),
-        "# Break another GPU, see what is said of it, and mend it:".to_owned(),
-        format!("{inject} --fatal --action RESTART_BM"),
+        "# Break another GPU so that a person has to look, see what is said of it, and mend it:"
+            .to_owned(),
+        // An action without a repair: else the node reboots meanwhile, and its agent's socket with it.
+        format!("{inject} --fatal --action CONTACT_SUPPORT"),
+        // Pasted as a whole, each look would come before anything was decided.
+        "sleep 2".to_owned(),
         format!("warden explain {VICTIM}"),
         format!("{inject} --healthy"),
+        "sleep 2".to_owned(),
+        format!("warden explain {VICTIM}"),
     ])
 }

@@ -104,7 +104,7 @@ pub(crate) async fn tell(
         view.note("commands to look around in it, until Ctrl-C.");
         return Ok(());
     }
-    view.title("Look around: paste this into another terminal");
+    view.title("Look around: paste this into another terminal, as root");
     warden.leave_kernel_log().await?;
     drop(ring);
     for command in look::commands(&testbed, &warden.controller, &warden.victim.socket())? {

@@ -75,7 +75,7 @@ const CONFIGS: [Config; 35] = [
         pods: PODS,
         set: nothing,
         taken: &[("drain", "came_late"), ("quarantine", "recovered")],
-        states: 3_174,
+        states: 3_807,
     },
     Config {
         name: "again, before, during and after",
@@ -147,7 +147,7 @@ const CONFIGS: [Config; 35] = [
         pods: &[],
         set: nothing,
         taken: &[("janitor", "ask"), ("quarantine", "recovered")],
-        states: 2_683,
+        states: 2_687,
     },
     Config {
         name: "uncordoned",
@@ -178,7 +178,7 @@ const CONFIGS: [Config; 35] = [
             ("quarantine", "manual_uncordon"),
             ("quarantine", "recovered"),
         ],
-        states: 8_621,
+        states: 10_333,
     },
     Config {
         name: "cancelled",
@@ -206,7 +206,7 @@ const CONFIGS: [Config; 35] = [
             ("quarantine", "node_replaced"),
             ("quarantine", "recovered"),
         ],
-        states: 5_478,
+        states: 5_596,
     },
     Config {
         name: "a person's reboot",
@@ -241,7 +241,7 @@ const CONFIGS: [Config; 35] = [
             ("remediation", "object_refused"),
             ("remediation", "nothing_left"),
         ],
-        states: 2_097,
+        states: 2_109,
     },
     Config {
         name: "healed",
@@ -260,7 +260,7 @@ const CONFIGS: [Config; 35] = [
             ("quarantine", "needs_operator"),
             ("quarantine", "faults_change"),
         ],
-        states: 6_307,
+        states: 6_475,
     },
     Config {
         name: "an intent that died",
@@ -281,7 +281,7 @@ const CONFIGS: [Config; 35] = [
             }
         },
         taken: &[("remediation", "object_gone"), ("remediation", "deadline")],
-        states: 2_301,
+        states: 2_535,
     },
     Config {
         name: "healed while the machine boots",
@@ -305,7 +305,7 @@ const CONFIGS: [Config; 35] = [
         pods: PODS,
         set: |setup| setup.drain.at_deadline = AtDeadline::Delete,
         taken: &[("drain", "delete")],
-        states: 3_164,
+        states: 3_220,
     },
     Config {
         name: "one pod is late",
@@ -332,7 +332,7 @@ const CONFIGS: [Config; 35] = [
         pods: &[],
         set: |setup| setup.drain.mode = drain::Mode::Off,
         taken: &[("remediation", "order"), ("janitor", "Recalled")],
-        states: 7_723,
+        states: 7_767,
     },
     Config {
         name: "an order waits",
@@ -362,7 +362,7 @@ const CONFIGS: [Config; 35] = [
         pods: &[],
         set: |setup| setup.agent = false,
         taken: &[("remediation", "still_open"), ("quarantine", "recovered")],
-        states: 5_655,
+        states: 5_839,
     },
     Config {
         name: "without an agent, and the machine reboots by itself",
@@ -370,7 +370,7 @@ const CONFIGS: [Config; 35] = [
         pods: &[],
         set: |setup| setup.agent = false,
         taken: &[("remediation", "booted"), ("remediation", "still_open")],
-        states: 0,
+        states: 5_249,
     },
     Config {
         name: "pods come between two attempts",

@@ -2,10 +2,26 @@
 //! its end, as the watch over the objects tells, whatever else wakes nobody.
 
 use health_event::RecommendedAction;
+use kube::api::PostParams;
+use serde_json::json;
 use testbed::wait_for;
 
-use super::kit::{Case, fault, name_of};
+use super::kit::{Case, config, fault, install, name_of, objects, uninstall};
 use crate::harness::{Cluster, SOON, healthy, is_cordoned};
+
+/// A person's order for the node of the case, which is begun.
+async fn begun_by_hand(case: &Case<'_>) {
+    let theirs = json!({
+        "apiVersion": "janitor.dgxc.nvidia.com/v1alpha1", "kind": "RebootNode",
+        "metadata": { "name": "by-hand" },
+        "spec": { "nodeName": case.node.as_str(), "force": false },
+    });
+    let theirs = serde_json::from_value(theirs).unwrap();
+    let api = objects(case.cluster);
+    api.create(&PostParams::default(), &theirs).await.unwrap();
+    case.begun("by-hand").await;
+    until_begun(case, "by-hand").await;
+}
 
 /// Waits until the watch has shown that the object is begun.
 async fn until_begun(case: &Case<'_>, name: &str) {
@@ -55,4 +71,28 @@ async fn a_node_is_given_back_when_the_reboot_ends_whose_attempt_was_given_up() 
     case.failed(name_of(&object)).await;
     until_given_back(&case).await;
     assert_eq!(case.objects().await.len(), 1, "nothing more was ordered");
+}
+
+/// Nothing was ever ordered for it: the objects came to be known after the plan, with a person's among them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_given_back_when_a_persons_reboot_ends_whose_definition_came_after_the_plan() {
+    let cluster = Cluster::with_nodes(&["f-came"]).await;
+    install(&cluster).await;
+    uninstall(&cluster).await;
+    let case = Case::start_as(&cluster, "f-came", &config("")).await;
+    let event = fault("f-came", "0", RecommendedAction::RestartBm);
+    case.controller.append(event.clone()).await;
+    case.until_blocked("no_definition").await;
+    // Paused, so that nothing is ordered in the moment in which it could be.
+    let pause = json!({ "metadata": { "annotations": { "warden.dev/pause": "by a person" } } });
+    cluster.merge("f-came", pause).await;
+    case.until_blocked("paused").await;
+    assert!(!case.controller.context.reboots.are_defined());
+    install(&cluster).await;
+    begun_by_hand(&case).await;
+    case.controller.decided(healthy(&event)).await;
+    is_kept(&case).await;
+    case.done("by-hand").await;
+    until_given_back(&case).await;
+    assert_eq!(case.objects().await.len(), 1, "nothing was ordered");
 }

@@ -249,7 +249,7 @@ fn the_controllers_own_node_is_not_rebooted_under_it() {
         "a person reboots both",
         setup,
         &[("janitor", "Succeeded")],
-        1_587,
+        537,
     );
 }
 

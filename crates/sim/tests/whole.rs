@@ -47,7 +47,7 @@ const REPAIRED: &[Taken] = &[
     ("quarantine", "recovered"),
 ];
 
-const CONFIGS: [Config; 35] = [
+const CONFIGS: [Config; 33] = [
     Config {
         name: "a fault",
         limits: &[(Break, 1)],
@@ -372,42 +372,7 @@ const CONFIGS: [Config; 35] = [
         taken: &[("remediation", "booted"), ("remediation", "still_open")],
         states: 5_249,
     },
-    Config {
-        name: "pods come between two attempts",
-        limits: &[(Break, 2), (PodComes, 1)],
-        pods: &[],
-        set: nothing,
-        taken: &[
-            ("drain", "wanted"),
-            ("drain", "evict"),
-            ("quarantine", "recovered"),
-        ],
-        states: 0,
-    },
-    Config {
-        name: "pods come while an order waits",
-        limits: &[(Break, 1), (PodComes, 1), (Pause, 2), (Tick, 1)],
-        pods: &[],
-        set: nothing,
-        taken: &[("drain", "kept_waiting"), ("quarantine", "recovered")],
-        states: 0,
-    },
 ];
-
-/// One that knows boots orders a second attempt, which is refused, and is over before.
-const BOOTLESS: &[(What, u8)] = &[(Break, 3), (Heal, 1), (RefuseOrder, 1)];
-
-fn without_boots(setup: &mut Setup) {
-    (setup.faults, setup.agent) = (2, false);
-    setup.knows_boots = [false, true];
-}
-
-/// Two faults, of which the sender of one knows no boots.
-pub(crate) fn bootless() -> Setup {
-    let mut setup = Setup::new(BOOTLESS);
-    without_boots(&mut setup);
-    setup
-}
 
 /// What is done in some configuration.
 pub(crate) fn taken() -> impl Iterator<Item = Taken> {
@@ -473,7 +438,5 @@ configurations! {
     a_lost_intent_runs_out: "an intent that died",
     a_signal_without_object_runs_out: "an object that is gone for good",
     no_agent_runs_there_and_the_machine_reboots: "without an agent, and the machine reboots by itself",
-    pods_come_between_two_attempts: "pods come between two attempts",
-    pods_come_while_an_order_waits: "pods come while an order waits",
     a_fault_heals_while_the_machine_boots: "healed while the machine boots",
 }

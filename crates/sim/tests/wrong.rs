@@ -6,7 +6,6 @@ use decide::remediation;
 use sim::whole::{Broken, Leaves, Setup, What, Wrong, never};
 
 use crate::looped::{ENDS, caught, says};
-use crate::whole::bootless;
 use What::*;
 
 /// What must happen, what goes wrong, what is broken by it.
@@ -178,8 +177,6 @@ fn a_repair_over_pods_is_caught() {
 
 #[test]
 fn what_a_boot_covers_and_nobody_knows_any_more_is_caught() {
-    let setup = bootless().breaking(Wrong::ForgetsEffect);
-    caught(setup, says(Broken::RepairOfCovered));
     let mut setup = Setup::new(&[(Break, 1), (SelfReboot, 1)]);
     setup.agent = false;
     caught(setup.breaking(Wrong::ForgetsCovered), ENDS);

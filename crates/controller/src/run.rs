@@ -425,9 +425,23 @@ fn open_store(config: &Config) -> anyhow::Result<EventStore> {
 }
 
 /// The number of this leadership: higher than any before, also if the Lease was deleted and counts
-/// anew.
+/// anew. A Lease that counts more than the store knows of was led by others with another store meanwhile (a
+/// volume of before, a copy that was restored): of what they did this store knows as little as a new one.
 async fn take_over(store: &EventStore, lease_number: u64) -> anyhow::Result<u64> {
-    let number = lease_number.max(store.fencing()? + 1);
+    let last = store.fencing()?;
+    if !store.is_new() && lease_number > last + 1 {
+        warn!(
+            code = "store_is_older",
+            lease = lease_number,
+            store = last,
+            "others led with another store since this one was last used: what they did is not known here. Orders \
+             that hold their node's lock are watched and not sent, and nodes that a person gave back wait for \
+             their agents; use one volume for all of the controller's life"
+        );
+        janitor::knows_no_signal(store, last).await?;
+        quarantine::knows_no_hold(store, last).await?;
+    }
+    let number = lease_number.max(last + 1);
     store.set_fencing(number).await?;
     Ok(number)
 }
@@ -567,9 +581,11 @@ fn start_nodes(
 /// Flapping faults, retention, and numbers of nodes that are gone.
 fn start_upkeep(context: &Context, tasks: &mut Tasks) {
     let of_series = context.clone();
-    tasks.spawn_endless("numbers of nodes that are gone", &context.stop, async move {
-        match series::forget_gone(of_series).await? {}
-    });
+    tasks.spawn_endless(
+        "numbers of nodes that are gone",
+        &context.stop,
+        async move { match series::forget_gone(of_series).await? {} },
+    );
     let store = context.store.clone();
     tasks.spawn_endless("flapping", &context.stop, async move {
         loop {

@@ -8,7 +8,7 @@ use wire::datamodels::HealthEvent;
 use wire::warden::v1::{DetectorState, ReportRequest};
 
 use crate::harness::{Cluster, Controller, RULES, SOON, is_cordoned, is_marked};
-use crate::process::numbered;
+use crate::process::{Program, numbered};
 use crate::quarantine::quarantined;
 use crate::voice::{Voice, nothing_to_send, with_list};
 
@@ -185,6 +185,40 @@ async fn a_persons_uncordon_stands_when_the_controller_starts_again_before_the_a
         why.contains("0000:02:00") && !why.contains("0000:01:00"),
         "{why}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_others_led_without_since_knows_no_hold_of_that_time() {
+    let cluster = Cluster::with_nodes(&[NODE]).await;
+    let voice = Voice::cordoning(&cluster, NODE, "").await;
+    say(&voice, DetectorState::DetectorSettled, &[]).await;
+    let older = voice.program.kill();
+    // A leader with another volume, and a person who gives the node back under it.
+    let voice = Voice::cordoning(&cluster, NODE, "").await;
+    let record = json!({ "quarantinedNodeUncordonedManually": "True" });
+    cluster
+        .merge(NODE, json!({ "metadata": { "annotations": record } }))
+        .await;
+    drop(voice.program.kill());
+    let program = Program::start_again(
+        older,
+        &cluster.testbed.kubeconfig(),
+        &["--insecure-local"],
+    );
+    let voice = Voice::of(program, NODE).await;
+    voice.program.said_code("store_is_older").await;
+    voice.until("it waits for the agent", waits).await;
+    say(&voice, DetectorState::DetectorSettled, &[fault(1)]).await;
+    let held = |node: &Value| {
+        let holds = node["holds"].as_array();
+        holds.is_some_and(|holds| holds.len() == 1) && !waits(node)
+    };
+    voice.until("what it asserted is held", held).await;
+    assert!(!is_marked(&cluster.get(NODE).await));
+    // Over the same store it is no news any more.
+    let voice = voice.restart(&cluster).await;
+    assert!(!waits(&voice.shown().await));
+    assert!(!voice.program.log().contains("store_is_older"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -81,13 +81,19 @@ impl IncidentMark {
     /// From the annotation.
     ///
     /// # Errors
-    /// It is no JSON of that form, or the id is no ULID.
+    /// It is no JSON of that form, the id is no ULID, or the version is above 2^53.
     pub fn parse(text: &str) -> Result<Self, ValueError> {
         const WANTED: &str = "{id: ULID, version, nodeUID}";
+        // More than any incident comes to, and room for all that follow.
+        const VERSION_MAX: u64 = 1 << 53;
         let record: IncidentRecord =
             serde_json::from_str(text).map_err(|e| ValueError::new(names::INCIDENT, WANTED, &e))?;
         let incident = IncidentId::new(&record.id)
             .ok_or_else(|| ValueError::new(names::INCIDENT, WANTED, &"the id is no ULID"))?;
+        if record.version > VERSION_MAX {
+            let why = "the version is above 2^53";
+            return Err(ValueError::new(names::INCIDENT, WANTED, &why));
+        }
         Ok(Self {
             incident,
             version: record.version,
@@ -257,6 +263,10 @@ mod tests {
         // What a later version may add is passed over, as earlier ones do with `heldBy`.
         assert!(IncidentMark::parse(&plain.replace('}', r#","later":[1]}"#)).is_ok());
         assert_eq!(hold_text(&"é".repeat(200)).len(), 256);
+        let most = plain.replace(":3,", ":9007199254740992,");
+        assert!(IncidentMark::parse(&most).is_ok());
+        let more = plain.replace(":3,", ":18446744073709551615,");
+        assert!(IncidentMark::parse(&more).is_err());
         for bad in ["", "{}", "[]", r#"{"id":"x","version":1,"nodeUID":""}"#] {
             assert_eq!(
                 IncidentMark::parse(bad).unwrap_err().code(),

@@ -1,7 +1,7 @@
 //! What another process began, where our store does not know it: the reference's janitor, or ours before
 //! the store was lost. Whether its signal was sent nobody knows, so it is never sent again.
 
-use event_store::WriteError;
+use event_store::{EventStore, WriteError};
 use jiff::Timestamp;
 use k8s_api::names;
 use k8s_api::reboot_node::RebootNode;
@@ -11,15 +11,22 @@ use super::facts;
 use super::intents::StoredIntent;
 use super::work::{Module, TurnError};
 
-/// Where it is kept since when the store knows of every signal: not there in a new store, and while another
-/// janitor runs.
+/// Where it is kept since when the store knows of every signal: not there in a new store, while another
+/// janitor runs, and where others led with another store.
 const SINCE: &str = "janitor/since";
 
 /// Another janitor runs: from now on the store does not know of every signal.
 pub(super) async fn forget(module: &Module) -> Result<(), TurnError> {
     let context = &module.context;
-    context.store.state_delete(SINCE, context.fencing).await?;
-    Ok(())
+    Ok(knows_no_signal(&context.store, context.fencing).await?)
+}
+
+/// Notes that the store does not know of every signal.
+///
+/// # Errors
+/// It can't be stored.
+pub async fn knows_no_signal(store: &EventStore, fencing: u64) -> Result<(), WriteError> {
+    store.state_delete(SINCE, fencing).await
 }
 
 /// Takes over what was begun; where the store does not know of every signal also what holds a lock: its

@@ -91,7 +91,8 @@ impl Module {
             ..IncidentFilter::default()
         };
         // A crash may have come between the hold and the end of the wait.
-        let known = !self.context.store.incidents(&filter, 1)?.is_empty();
+        let last = self.context.store.incidents(&filter, 1)?.into_iter().next();
+        let known = last.is_some_and(|last| last.opened_at >= record.since);
         if known || record.uid != node.uid {
             self.end_wait(name).await?;
             return Ok(false);

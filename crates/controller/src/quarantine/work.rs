@@ -1,6 +1,6 @@
 //! One node's turn: observe, decide, store, apply.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -403,10 +403,9 @@ impl Module {
             .as_ref()
             .filter(|before| before.id == incident.id);
         // One that closed and joined again is another opening, of which the store knows no incident.
-        let known = |fault: &IncidentFault| {
-            let same = |f: &IncidentFault| f.id == fault.id && f.seq == fault.seq;
-            before.is_some_and(|before| before.faults.iter().any(same))
-        };
+        let before_them = before.into_iter().flat_map(|before| &before.faults);
+        let before_them: HashSet<_> = before_them.map(|f| (&f.id, f.seq)).collect();
+        let known = |fault: &IncidentFault| before_them.contains(&(&fault.id, fault.seq));
         let faults_joined = incident
             .faults
             .iter()

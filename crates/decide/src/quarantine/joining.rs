@@ -1,11 +1,11 @@
 //! Which of a node's open faults open an incident, join it, or leave it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use health_event::incident::{
     HeldFault, Hold, Incident, IncidentFault, Validation, ValidationStatus,
 };
-use health_event::{BootId, Boots};
+use health_event::{BootId, Boots, FaultId};
 use jiff::Timestamp;
 use k8s_api::names::label_value;
 
@@ -27,10 +27,15 @@ pub(super) fn candidates<'a>(view: &View<'a>, node: &NodeFacts, now: Timestamp) 
         notes: Vec::new(),
     };
     let (mut suppressed, mut elsewhere) = (0, 0);
+    let held = held(view.holds);
+    let is_suppressed = |fault: &FaultFacts| {
+        let until = held.get(&(&fault.id, fault.seq));
+        until.is_some_and(|until| hold_lasts(view, *until, fault, now))
+    };
     for fault in view.faults.iter().filter(|f| asks(f)) {
         if is_elsewhere(fault.origin(), node.origin(), view.boots) {
             elsewhere += 1;
-        } else if is_suppressed(view, fault, now) {
+        } else if is_suppressed(fault) {
             suppressed += 1;
         } else {
             found.faults.push(fault);
@@ -113,10 +118,21 @@ impl NodeFacts {
     }
 }
 
-fn is_suppressed(view: &View<'_>, fault: &FaultFacts, now: Timestamp) -> bool {
-    view.holds.iter().any(|hold| {
-        hold.faults.iter().any(|held| holds(held, fault)) && hold_lasts(view, hold, fault, now)
-    })
+/// The open faults by identity: a node may have thousands, and each is looked for.
+pub(super) fn by_id(faults: &[FaultFacts]) -> HashMap<&FaultId, &FaultFacts> {
+    faults.iter().map(|fault| (&fault.id, fault)).collect()
+}
+
+/// The end of the longest hold on each opening of a fault.
+fn held(holds: &[Hold]) -> HashMap<(&FaultId, u64), Timestamp> {
+    let mut until = HashMap::new();
+    for hold in holds {
+        for held in &hold.faults {
+            let end = until.entry((&held.id, held.opened_seq)).or_insert(hold.until);
+            *end = (*end).max(hold.until);
+        }
+    }
+    until
 }
 
 /// A fault that has closed once and is open again has another opening, whether anybody looked in
@@ -126,23 +142,24 @@ fn holds(held: &HeldFault, fault: &FaultFacts) -> bool {
 }
 
 /// After its end a hold lasts until the agent has spoken again about a fault that is its own.
-fn hold_lasts(view: &View<'_>, hold: &Hold, fault: &FaultFacts, now: Timestamp) -> bool {
-    if now < hold.until {
+fn hold_lasts(view: &View<'_>, until: Timestamp, fault: &FaultFacts, now: Timestamp) -> bool {
+    if now < until {
         return true;
     }
     let agent = view.agent;
-    fault.through_agent && agent.expected && agent.last_report_at.is_none_or(|at| at < hold.until)
+    fault.through_agent && agent.expected && agent.last_report_at.is_none_or(|at| at < until)
 }
 
 /// The holds without what has closed or ended. `None` if nothing changes.
 pub(super) fn prune_holds(view: &View<'_>, now: Timestamp) -> Option<Vec<Hold>> {
+    let open = by_id(view.faults);
     let lasting = |hold: &Hold| {
         let faults: Vec<HeldFault> = hold
             .faults
             .iter()
             .filter(|held| {
-                let open = view.faults.iter().find(|fault| holds(held, fault));
-                open.is_some_and(|fault| hold_lasts(view, hold, fault, now))
+                let open = open.get(&held.id).filter(|fault| holds(held, fault));
+                open.is_some_and(|fault| hold_lasts(view, hold.until, fault, now))
             })
             .cloned()
             .collect();
@@ -194,12 +211,11 @@ pub(super) fn refresh(
     now: Timestamp,
 ) -> bool {
     let mut changed = false;
+    let open = by_id(view.faults);
     for fault in &mut incident.faults {
         // One that closed and opened again is another opening, which joins if its event asks.
-        let same =
-            |fact: &&FaultFacts| fact.id == fault.id && (fault.seq == 0 || fact.seq == fault.seq);
-        let open = view.faults.iter().find(same);
-        match (open, fault.closed_at) {
+        let same = |fact: &&&FaultFacts| fault.seq == 0 || fact.seq == fault.seq;
+        match (open.get(&fault.id).filter(same), fault.closed_at) {
             (None, None) => {
                 fault.closed_at = Some(now);
                 changed = true;
@@ -213,9 +229,15 @@ pub(super) fn refresh(
             (_, Some(_)) => {}
         }
     }
+    let known = incident.faults.iter().enumerate();
+    let mut places: HashMap<FaultId, usize> = known
+        .filter(|_| !joining.is_empty())
+        .map(|(place, fault)| (fault.id.clone(), place))
+        .collect();
     for fact in joining {
         let fresh = incident_fault(fact, now);
-        match incident.faults.iter_mut().find(|f| f.id == fact.id) {
+        let place = places.get(&fact.id).copied();
+        match place.and_then(|place| incident.faults.get_mut(place)) {
             Some(known) if known.closed_at.is_none() => {
                 changed |= known.forced_by.is_none() && fresh.forced_by.is_some();
                 known.forced_by = known.forced_by.take().or(fresh.forced_by);
@@ -227,6 +249,7 @@ pub(super) fn refresh(
             }
             None => {
                 validate_anew(incident.validation.as_mut(), fresh.joined_at);
+                places.insert(fresh.id.clone(), incident.faults.len());
                 incident.faults.push(fresh);
                 changed = true;
             }

@@ -190,8 +190,9 @@ fn waits_instead(view: &View<'_>, node: &NodeFacts) -> Option<(QuarantineStatus,
 
 /// When the oldest open fault of an incident opened; where there is none, the incident itself.
 pub fn oldest_fault(incident: &Incident, faults: &[FaultFacts]) -> Timestamp {
+    let known = joining::by_id(faults);
     let opened = |fault: &IncidentFault| {
-        let fact = faults.iter().find(|fact| fact.id == fault.id);
+        let fact = known.get(&fault.id);
         fact.map_or(fault.joined_at, |fact| fact.first_at)
     };
     let oldest = incident.open_faults().map(opened).min();

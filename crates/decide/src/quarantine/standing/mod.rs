@@ -3,7 +3,6 @@
 mod recovery;
 mod waiting;
 
-use health_event::FaultId;
 use health_event::incident::{CloseReason, Incident, Marks, QuarantineStatus, REASSERTS};
 use jiff::{SignedDuration, Timestamp};
 
@@ -12,7 +11,7 @@ use super::facts::{
     Annotation, CooperatorPolicy, FaultFacts, MarkOrigin, Mode, NodeFacts, Request, RequestKind,
     View, WriteFeedback,
 };
-use super::joining::{asks, blocked, candidates, hold_open_faults, refresh};
+use super::joining::{asks, blocked, by_id, candidates, hold_open_faults, refresh};
 use super::on_node::{self, MarkRead, OnNode};
 use super::opening::{applying, applying_marks};
 use super::{derived, marks, moved, observed_only, waits_instead, wake};
@@ -177,8 +176,8 @@ impl Look<'_> {
         let (next, _) = self.refreshed(&mut notes);
         let cancelled = self.view.request.filter(|r| r.kind == RequestKind::Cancel);
         // Off does not refresh the incident, and yet takes no node out for what has closed.
-        let is_open = |id: &FaultId| self.view.faults.iter().any(|f| f.id == *id);
-        let over = next.held_by.is_none() && !next.open_faults().any(|f| is_open(&f.id));
+        let open = by_id(self.view.faults);
+        let over = next.held_by.is_none() && !next.open_faults().any(|f| open.contains_key(&f.id));
         let mut decision = if let Some((to, reason)) = waits_instead(self.view, self.node) {
             self.unwritten(&next, over, to, reason)
         } else if let Some(request) = cancelled {

@@ -92,6 +92,14 @@ impl Program {
         .unwrap();
     }
 
+    /// Puts a pipe that nobody writes to in the place of its configuration.
+    pub(crate) fn replace_by_a_pipe(&self) {
+        let path = self.folder.path().join("controller.toml");
+        std::fs::remove_file(&path).unwrap();
+        let made = Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+    }
+
     /// Starts it as the folder's own configuration says, on what an earlier one left.
     pub(crate) fn start_again(
         folder: tempfile::TempDir,

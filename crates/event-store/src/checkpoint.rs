@@ -110,10 +110,14 @@ fn lock(signals: &Signals) -> std::sync::MutexGuard<'_, State> {
 }
 
 fn run(signals: &Signals, connection: &Connection) {
+    let mut fails = false;
     while wait_for_work(signals) {
         let before = signals.commits.load(Ordering::Relaxed);
         match checkpoint(connection) {
             Ok((log, done)) => {
+                if std::mem::take(&mut fails) {
+                    tracing::info!("checkpoints of the event store work again");
+                }
                 signals.note(log);
                 let quiet = signals.commits.load(Ordering::Relaxed) == before;
                 // A reader with an old snapshot can hold it back; the next commit tries again.
@@ -124,7 +128,9 @@ fn run(signals: &Signals, connection: &Connection) {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "checkpoint of the event store failed; tried again");
+                if !std::mem::replace(&mut fails, true) {
+                    tracing::warn!(%error, "checkpoint of the event store failed; tried again");
+                }
                 if !pause(signals) {
                     return;
                 }

@@ -183,6 +183,20 @@ pub fn read(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
+/// The same of the file of a process that runs, which may have become anything: what is no regular file is not
+/// waited for.
+///
+/// # Errors
+/// As [`read`], or it is no regular file.
+pub fn read_again(path: &Path) -> io::Result<String> {
+    // Opened, a pipe would be waited for.
+    if !std::fs::metadata(path)?.is_file() {
+        let why = "it is no regular file";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    read(path)
+}
+
 impl Config {
     /// Reads a file's text; an empty one is all defaults.
     ///

@@ -8,6 +8,8 @@
 //! - Only rule sets are taken: that other keys differ is told, and they wait for the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use event_store::{ReadError, StoredFault, WriteError};
 use health_event::text::counted;
 use health_event::{NodeName, Subject};
 use jiff::Timestamp;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -29,6 +32,8 @@ use crate::context::Context;
 
 /// How often the file is looked at. A kubelet brings a changed ConfigMap within a minute or two.
 const LOOK: Duration = Duration::from_secs(5);
+/// How long a read of the file may take before that is told.
+const READ: Duration = Duration::from_secs(10);
 /// How often rule sets that were refused are weighed again: faults close.
 const AGAIN: Duration = Duration::from_secs(15);
 /// Where the file is kept whose rule sets ran last.
@@ -240,6 +245,27 @@ enum Outcome {
     Refused(String),
 }
 
+/// Reads the file on a thread of its own: where a read does not end, as on a mount that is gone, that is told,
+/// and neither the module nor the end of the process waits for it.
+async fn read_file(context: &Context, path: &Path) -> io::Result<String> {
+    let (tell, mut told) = oneshot::channel();
+    let of_thread = path.to_owned();
+    std::thread::Builder::new()
+        .name("config".to_owned())
+        .spawn(move || drop(tell.send(config::read_again(&of_thread))))?;
+    loop {
+        match tokio::time::timeout(READ, &mut told).await {
+            Ok(Ok(read)) => return read,
+            Ok(Err(_)) => return Err(io::Error::other("the thread that read it ended")),
+            Err(_) => {
+                let why = "reading the file does not end; check its mount".to_owned();
+                let problem = Some(("config_unreadable", why));
+                context.file.tell_problem(&context.metrics, problem);
+            }
+        }
+    }
+}
+
 /// Follows the file until the future is dropped.
 pub(super) async fn follow(module: &Module) {
     let context = &module.context;
@@ -251,7 +277,7 @@ pub(super) async fn follow(module: &Module) {
     let mut again = refused_at_start.then(|| Instant::now() + AGAIN);
     loop {
         tokio::time::sleep(LOOK).await;
-        let text = match config::read(path) {
+        let text = match read_file(context, path).await {
             Ok(text) => text,
             Err(error) => {
                 let why = format!("the file can't be read: {error}; check it and its mount");

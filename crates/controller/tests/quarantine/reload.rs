@@ -80,6 +80,15 @@ async fn changed_rule_sets_decide_without_a_restart_and_a_bad_file_changes_nothi
     assert!(metrics.contains("warden_config_refused 1"));
     assert!(is_cordoned(&cluster.get("r-first").await));
 
+    // What is no file is not waited for, by the module or by the end of the process.
+    program.replace_by_a_pipe();
+    let told = until_config(&program, "the pipe told", |config| {
+        config["problem"]["code"] == "config_unreadable"
+    })
+    .await;
+    let why = told["problem"]["why"].as_str().unwrap();
+    assert!(why.contains("no regular file"), "{why}");
+
     // It looks at a label that was not kept so far; another key waits for the next start.
     let node_rule = "[[quarantine.rule-sets.match.all]]\nkind = \"Node\"\nexpression = \
                      '''node.metadata.labels['zone'] == 'b' '''\n";

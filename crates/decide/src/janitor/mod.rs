@@ -133,6 +133,8 @@ impl Look<'_> {
             (Signal::Unknown, Some(intent)) if self.runs_in_another_boot(intent) => {
                 self.begin(deadline)
             }
+            // Work came to the node, or a person paused it, since the intent was stored: nothing is sent yet.
+            (Signal::Unknown, Some(_)) if self.is_kept() => Step::Wait(Some(deadline)),
             (Signal::Unknown, Some(_)) => Step::Send {
                 force: view.object.force,
             },
@@ -182,6 +184,14 @@ impl Look<'_> {
             Lock::NotKnown => Step::Lock,
             Lock::Others => Step::Wait(Some(deadline)),
             Lock::Ours => Step::Intend(boot.clone()),
+        }
+    }
+
+    /// Whether the node keeps a signal from being sent, whatever places are free.
+    fn is_kept(&self) -> bool {
+        match self.view.place {
+            Place::Free | Place::Full => false,
+            Place::ControllerHere | Place::Paused | Place::NotEmpty | Place::NotAdopted => true,
         }
     }
 

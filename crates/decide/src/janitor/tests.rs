@@ -563,6 +563,23 @@ fn what_is_recalled_is_not_sent_and_what_may_be_sent_is_not_recalled() {
 }
 
 #[test]
+fn what_keeps_a_signal_keeps_it_also_between_the_stored_intent_and_the_call() {
+    for place in [Place::Paused, Place::NotEmpty] {
+        let mut case = Case::new();
+        for _ in 0..2 {
+            case.step(at(1), &sent());
+        }
+        assert!(case.intent.as_ref().is_some_and(|intent| intent.fresh));
+        case.place = place;
+        assert_eq!(case.run(at(1), &sent()), [""; 0], "{place:?}");
+        assert_eq!(case.sent, 0);
+        case.place = Place::Free;
+        case.run(at(2), &sent());
+        assert_eq!(case.sent, 1);
+    }
+}
+
+#[test]
 fn a_provider_out_of_reach_is_tried_again_until_the_queue_ends() {
     let mut case = Case::new();
     case.not_before = Some(at(3));

@@ -79,7 +79,7 @@ async fn the_breaker_withholds_the_third_of_four_and_forgets_nobody() {
     turn.nodes(&names).await;
     let options = ControllerOptions {
         // The level's default of 50 % is two of four; the rate is not what is looked at here.
-        extra: "[lease]\nduration = \"3s\"\n[quarantine]\nfirst_action_delay = \"0s\"\n\
+        extra: "[lease]\nduration = \"10s\"\n[quarantine]\nfirst_action_delay = \"0s\"\n\
                 [quarantine.circuitBreaker]\npercentage = 100\n"
             .to_owned(),
         ..ControllerOptions::default()
@@ -249,7 +249,7 @@ async fn an_api_server_that_restarts_in_the_middle_delays_and_loses_nothing() {
     let turn = Turn::take().await;
     let options = ControllerOptions {
         // The Lease outlasts the outage, so that the same process goes on.
-        extra: AT_ONCE.replace("\"3s\"", "\"60s\""),
+        extra: AT_ONCE.replace("\"10s\"", "\"60s\""),
         ..ControllerOptions::default()
     };
     let mut controller = turn.controller(&options).await;

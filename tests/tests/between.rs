@@ -285,7 +285,7 @@ async fn a_write_that_is_turned_away_comes_again_when_it_may_and_happens_once() 
     const NODE: &str = "turned-away";
     const RETRY_AFTER: u64 = 2;
     // Longer than the wait, wherever between two renewals it begins.
-    let extra = AT_ONCE.replace("duration = \"3s\"", "duration = \"15s\"");
+    let extra = AT_ONCE.replace("duration = \"10s\"", "duration = \"15s\"");
     let scene = Scene::set_with(NODE, &extra).await;
     let first = scene.proxy.turn_away_patch(NODE, RETRY_AFTER);
     let mut second = scene.proxy.hold_patch(NODE, Place::Request);

@@ -190,8 +190,8 @@ async fn a_controller_that_dies_behind_the_cordon_moves_reboots_and_gives_back_o
     for point in points(Needs::Whole) {
         let started = Instant::now();
         let run = whole.run_loop(point).await;
-        run.unwrap_or_else(|error| panic!("{point}: {error:#}"));
-        println!("{point}: {} s", started.elapsed().as_secs());
+        let far = run.unwrap_or_else(|error| panic!("{point}: {error:#}"));
+        println!("{point}: {} s, died {far}", started.elapsed().as_secs());
     }
     for point in points(Needs::Order) {
         let started = Instant::now();
@@ -359,14 +359,21 @@ async fn a_kill_at_any_moment_of_the_whole_loop_reboots_once_and_gives_back() {
     let testbed = testbed().await;
     let mut whole = Whole::start(&testbed, "moments").await.unwrap();
     let first = u64::from(std::process::id());
+    let mut within = 0;
     for seed in first..first + WHOLE_RUNS {
         let started = Instant::now();
         let after = Whole::moment(seed);
         let run = whole.run_at(after).await;
+        let far = run.unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
         let (after, took) = (after.as_millis(), started.elapsed().as_millis());
-        println!("seed {seed}: killed after {after} ms, {took} ms in all");
-        run.unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+        println!("seed {seed}: killed after {after} ms, {far}; {took} ms in all");
+        within += u64::from(far.is_within());
     }
+    println!("{within} of {WHOLE_RUNS} were killed between the first step and the last");
+    assert!(
+        within >= WHOLE_RUNS / 2,
+        "{within} kills alone met the loop"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

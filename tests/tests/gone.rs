@@ -342,7 +342,7 @@ async fn a_thousand_names_that_never_were_leave_nothing_and_no_answer_ends_nothi
     // Without a lease nothing ends when the API server does not answer.
     options.extra = options
         .extra
-        .replace("duration = \"3s\"", "enabled = false");
+        .replace("duration = \"10s\"", "enabled = false");
     let controller = turn.controller(&options).await;
     let direct = Monitor::on_port(controller.ingest).unwrap();
     let said = fatal("GpuMemWatch", "48", "0");

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use e2e::machine::SOON;
+use e2e::programs::{LEASE, NAMESPACE};
 use e2e::{Controller, ControllerOptions, KernelLog, Machine, nodes};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -15,10 +16,11 @@ use serde_json::{Value, json};
 use testbed::{Component, Options, Testbed, wait_for};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-/// At once and without a bound; one rule set of our own, for taints; one protected node.
+/// At once and without a bound; one rule set of our own, for taints; one protected node. The Lease
+/// outlasts an API server that stands still for seconds, as on a slow machine.
 pub(crate) const AT_ONCE: &str = r#"
 [lease]
-duration = "3s"
+duration = "10s"
 [quarantine]
 first_action_delay = "0s"
 protected_nodes = ["guarded"]
@@ -226,6 +228,13 @@ impl Turn {
         let nodes: Api<Node> = Api::all(client.clone());
         for node in nodes.list(&ListParams::default()).await.unwrap() {
             delete_node(&client, &node.metadata.name.unwrap()).await;
+        }
+        // That of a controller that an earlier test dropped would have to run out first.
+        let leases: Api<Lease> = Api::namespaced(client, NAMESPACE);
+        match leases.delete(LEASE, &DeleteParams::default()).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => panic!("{error}"),
         }
         Self {
             testbed,

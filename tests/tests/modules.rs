@@ -67,7 +67,7 @@ async fn without_the_connector_nodes_go_out_and_come_back_untold() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_quarantine_faults_are_told_and_no_node_goes_out() {
     let cluster = [NODES, TOKENS, ACCESS, CONDITIONS, EVENTS, CONNECTORS];
-    let options = with("[lease]\nduration = \"3s\"\n[quarantine]\nenabled = false\n");
+    let options = with("[lease]\nduration = \"10s\"\n[quarantine]\nenabled = false\n");
     let limited = Limited::start("only-told", &[LEASE, AUTHORITY], &cluster, options).await;
     let (turn, controller) = (&limited.turn, &limited.controller);
     let machine = Fleet::new(turn)

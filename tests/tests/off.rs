@@ -171,7 +171,7 @@ async fn switched_on_again_the_oldest_fault_goes_first_after_the_delay() {
     controller.stop().unwrap();
     // A window as long as the test: one goes, the others wait for their turn.
     let on = ControllerOptions {
-        extra: "[lease]\nduration = \"3s\"\n[quarantine]\nfirst_action_delay = \"3s\"\n\
+        extra: "[lease]\nduration = \"10s\"\n[quarantine]\nfirst_action_delay = \"3s\"\n\
                 [quarantine.circuitBreaker]\nduration = \"1h\"\n"
             .to_owned(),
         ..ControllerOptions::default()

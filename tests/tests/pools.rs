@@ -64,7 +64,7 @@ async fn a_relabelled_node_counts_in_its_old_pool_until_its_incident_is_over() {
     turn.nodes(&["p0", "p1", "p2", "p3"]).await;
     let options = ControllerOptions {
         // The level's default of 50 % is two of four, and of three.
-        extra: "[lease]\nduration = \"3s\"\n[quarantine]\nfirst_action_delay = \"0s\"\n\
+        extra: "[lease]\nduration = \"10s\"\n[quarantine]\nfirst_action_delay = \"0s\"\n\
                 [quarantine.circuitBreaker]\npercentage = 100\n"
             .to_owned(),
         ..ControllerOptions::default()

@@ -27,7 +27,7 @@ async fn run(
 ) -> Vec<AuditEvent> {
     let options = ControllerOptions {
         profile: profile.to_owned(),
-        extra: "[lease]\nduration = \"3s\"\n".to_owned(),
+        extra: "[lease]\nduration = \"10s\"\n".to_owned(),
         ..ControllerOptions::default()
     };
     let cluster = [&[NODES, TOKENS, ACCESS], more].concat();
@@ -66,7 +66,7 @@ async fn silent_writes_only_in_its_own_namespace() {
             .unwrap();
         // In observe conditions and Events follow within milliseconds; here the controller lives
         // on for seconds.
-        renewed(turn, 3).await;
+        renewed(turn, 2).await;
         let (_, metrics) = e2e::http::get(controller.api, "/metrics", None)
             .await
             .unwrap();
@@ -79,11 +79,11 @@ async fn silent_writes_only_in_its_own_namespace() {
     assert_eq!(writes(&asked), in_every_profile());
 }
 
-/// Waits until the controller has renewed its Lease so many times more: once a second.
+/// Waits until the controller has renewed its Lease so many times more: each 3 s.
 async fn renewed(turn: &Turn, times: u32) {
     let leases: Api<Lease> = Api::namespaced(turn.testbed.admin(), "warden");
     let renewal = async || {
-        let lease = leases.get("warden-controller").await?;
+        let lease = leases.get(e2e::programs::LEASE).await?;
         anyhow::Ok(lease.spec.and_then(|spec| spec.renew_time))
     };
     for _ in 0..times {

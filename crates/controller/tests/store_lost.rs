@@ -200,11 +200,7 @@ async fn a_store_that_others_led_without_since_knows_no_hold_of_that_time() {
         .merge(NODE, json!({ "metadata": { "annotations": record } }))
         .await;
     drop(voice.program.kill());
-    let program = Program::start_again(
-        older,
-        &cluster.testbed.kubeconfig(),
-        &["--insecure-local"],
-    );
+    let program = Program::start_again(older, &cluster.testbed.kubeconfig(), &["--insecure-local"]);
     let voice = Voice::of(program, NODE).await;
     voice.program.said_code("store_is_older").await;
     voice.until("it waits for the agent", waits).await;

@@ -210,7 +210,7 @@ fn two_nodes_share_one_place() {
 #[test]
 fn two_nodes_share_one_place_and_faults_come_again() {
     let setup = FleetSetup::new([&[(Break, 2)], &[(Break, 1)]], 1);
-    check("faults come again, one place", setup, REPAIRED, 4_185);
+    check("faults come again, one place", setup, REPAIRED, 4_755);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_signal_that_may_be_lost_keeps_its_place() {
     setup.by_person = true;
     setup.limits.insert(Tick, 1);
     let taken = &[("janitor", "lost"), ("janitor", "Succeeded")];
-    check("a lost signal, one place", setup, taken, 3_675);
+    check("a lost signal, one place", setup, taken, 3_851);
 }
 
 #[test]

@@ -102,7 +102,7 @@ const CONFIGS: [Config; 33] = [
         pods: &[],
         set: nothing,
         taken: &[("remediation", "nothing_left")],
-        states: 8_448,
+        states: 10_152,
     },
     Config {
         name: "nothing is configured for it",
@@ -128,7 +128,7 @@ const CONFIGS: [Config; 33] = [
             ("janitor", "Timeout"),
             ("remediation", "object_failed"),
         ],
-        states: 23_464,
+        states: 24_198,
     },
     Config {
         name: "a provider that lies and says so",
@@ -354,7 +354,7 @@ const CONFIGS: [Config; 33] = [
             ("janitor", "Timeout"),
             ("quarantine", "recovered"),
         ],
-        states: 44_494,
+        states: 74_570,
     },
     Config {
         name: "without an agent",

@@ -38,7 +38,7 @@ use tokio::task::JoinHandle;
 use self::sent::Sent;
 use crate::machine::SOON;
 use crate::monitor::{fatal, healthy};
-use crate::programs::NAMESPACE;
+use crate::programs::{LEASE, NAMESPACE};
 use crate::{Agent, Controller, ControllerOptions, KernelLog, Machine, nodes};
 
 pub use self::plan::{Moment, Plan, Story};
@@ -133,7 +133,7 @@ impl<'a> Lane<'a> {
     /// # Errors
     /// It does not start.
     pub async fn start_leased(testbed: &'a Testbed, name: &str) -> anyhow::Result<Self> {
-        Self::start_with(testbed, name, "duration = \"3s\"").await
+        Self::start_with(testbed, name, "duration = \"10s\"").await
     }
 
     async fn start_with(testbed: &'a Testbed, name: &str, lease: &str) -> anyhow::Result<Self> {
@@ -251,7 +251,7 @@ impl<'a> Lane<'a> {
                     // Only a controller that finds none makes one.
                     let leases: Api<Lease> = Api::namespaced(self.testbed.admin(), NAMESPACE);
                     let delete = DeleteParams::default();
-                    leases.delete("warden-controller", &delete).await?;
+                    leases.delete(LEASE, &delete).await?;
                 }
                 self.controller.set_flags(flags);
                 self.controller.spawn_again()

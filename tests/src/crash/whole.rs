@@ -1,9 +1,11 @@
 //! The stages behind the cordon: pods moved, a reboot ordered and carried out, and a person's own
 //! order with its end.
 
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client};
@@ -21,6 +23,33 @@ const PATH: &str = "/apis/janitor.dgxc.nvidia.com/v1alpha1/rebootnodes";
 const LINE: &str = "NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.";
 /// Pods that are evicted at once, and pods that are deleted after a moment.
 const MOVED: [&str; 2] = ["crash-evicted", "crash-deleted"];
+
+/// How far the loop was when the controller died.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Far {
+    /// Stored steps of the node's incident.
+    steps: usize,
+    /// The last of them.
+    last: String,
+    /// Whether the node was back already.
+    is_over: bool,
+}
+
+impl Far {
+    /// Whether it died between the first stored step of the incident and its last.
+    pub fn is_within(&self) -> bool {
+        self.steps > 0 && !self.is_over
+    }
+}
+
+impl fmt::Display for Far {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.steps {
+            0 => f.write_str("before the incident"),
+            steps => write!(f, "after step {steps}, {}", self.last),
+        }
+    }
+}
 
 /// A controller that does everything, and the provider that it asks.
 pub struct Whole<'a> {
@@ -56,11 +85,11 @@ impl<'a> Whole<'a> {
 
     /// A fault of the kernel log, and a controller that dies at the point on the way to its end.
     /// Whatever was under way is done once: each pod is gone, the machine got one signal, and the
-    /// node is back.
+    /// node is back. Answers how far it was.
     ///
     /// # Errors
-    /// What was lost, repeated or left undone.
-    pub async fn run_loop(&mut self, point: &'static str) -> anyhow::Result<()> {
+    /// What was lost, repeated or left undone; or it died outside of the loop.
+    pub async fn run_loop(&mut self, point: &'static str) -> anyhow::Result<Far> {
         let mut machine = self.lane.machine(KernelLog::Pipe).await?;
         for namespace in MOVED {
             let made = self
@@ -74,19 +103,44 @@ impl<'a> Whole<'a> {
             .await?;
         machine.agent.kernel_line(LINE)?;
         self.dies(point)?;
+        let killed_at = Timestamp::now();
         self.lane.controller.restart().await?;
         machine.rebooted(self.lane.testbed).await?;
         self.back(&mut machine).await?;
         let signals = self.provider.signals(&machine.name);
         ensure!(signals == 1, "the machine got {signals} signals");
-        Ok(())
+        let far = self.far(&machine, killed_at).await?;
+        ensure!(far.is_within(), "it died outside of the loop: {far}");
+        Ok(far)
+    }
+
+    /// How far the loop of this machine, which is over, was then.
+    async fn far(&self, machine: &Machine, then: Timestamp) -> anyhow::Result<Far> {
+        let path = format!("/api/v1/nodes/{}/timeline", machine.name);
+        let timeline = self.lane.controller.json(&path).await?;
+        let all = timeline.as_array().context("no timeline")?;
+        let mut steps = Vec::new();
+        for step in all {
+            let text = |key: &str| step[key].as_str().unwrap_or_default();
+            // Nothing is decided while no controller runs: a step is of before or after it.
+            if text("at").parse::<Timestamp>()? <= then {
+                let [module, from, to] = ["module", "from", "to"].map(text);
+                steps.push((format!("{module}: {from} → {to}"), to == "Closed"));
+            }
+        }
+        let last = steps.last().cloned().unwrap_or_default();
+        Ok(Far {
+            steps: steps.len(),
+            last: last.0,
+            is_over: last.1,
+        })
     }
 
     /// The same, and a controller that is killed so long after the line.
     ///
     /// # Errors
     /// As [`Whole::run_loop`].
-    pub async fn run_at(&mut self, after: Duration) -> anyhow::Result<()> {
+    pub async fn run_at(&mut self, after: Duration) -> anyhow::Result<Far> {
         let mut machine = self.lane.machine(KernelLog::Pipe).await?;
         for namespace in MOVED {
             let made = self
@@ -100,12 +154,16 @@ impl<'a> Whole<'a> {
         let dies = async {
             tokio::time::sleep(after).await;
             controller.kill();
-            controller.restart().await
+            let at = Timestamp::now();
+            controller.restart().await?;
+            Ok(at)
         };
         let both = futures::future::try_join(dies, machine.rebooted(testbed));
-        both.await
+        let (killed_at, ()) = both
+            .await
             .with_context(|| format!("killed after {} ms", after.as_millis()))?;
-        self.back(&mut machine).await
+        self.back(&mut machine).await?;
+        self.far(&machine, killed_at).await
     }
 
     /// The node is back, its pods are gone, and it was rebooted once.
@@ -129,7 +187,7 @@ impl<'a> Whole<'a> {
     /// point. The machine gets one signal, and the object goes.
     ///
     /// # Errors
-    /// As [`Whole::run_loop`].
+    /// As [`Whole::run_loop`]; or it died over another object.
     pub async fn run_order(&mut self, point: &'static str) -> anyhow::Result<()> {
         let mut machine = self.lane.machine(KernelLog::Off).await?;
         self.lane
@@ -146,6 +204,12 @@ impl<'a> Whole<'a> {
         let request = http::Request::post(PATH).body(serde_json::to_vec(&order)?)?;
         client.request::<Value>(request).await?;
         self.dies(point)?;
+        let left = orders(&client, &machine.name).await?;
+        let is_over = |order: &Value| order["status"]["completionTime"].is_string();
+        ensure!(
+            left.iter().all(is_over),
+            "it died over another object: {left:#?}"
+        );
         self.lane.controller.restart().await?;
         wait_for("the order to be over and gone", SOON, || async {
             let left = orders(&client, &machine.name).await?;

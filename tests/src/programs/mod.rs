@@ -14,6 +14,8 @@ use anyhow::{Context as _, bail};
 
 /// The controller's own namespace, which an installation makes.
 pub const NAMESPACE: &str = "warden";
+/// The controller's Lease in it.
+pub const LEASE: &str = "warden-controller";
 /// What a program gets to end by itself.
 const STOP: Duration = Duration::from_secs(20);
 

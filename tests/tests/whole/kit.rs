@@ -59,10 +59,17 @@ impl Loop {
             None
         };
         let by_proxy = |proxy: &Proxy| proxy.kubeconfig(turn.testbed).unwrap();
+        let as_user = |user: &str| {
+            let config = turn.testbed.kubeconfig_for_user(user, &["system:masters"]);
+            config.unwrap()
+        };
         let options = ControllerOptions {
             profile: "remediate".to_owned(),
             extra: settings.text(&provider),
-            kubeconfig: proxy.as_ref().map(by_proxy),
+            kubeconfig: proxy
+                .as_ref()
+                .map(by_proxy)
+                .or_else(|| settings.user.map(as_user)),
             flags: settings.flags,
             ..ControllerOptions::default()
         };

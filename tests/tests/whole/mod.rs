@@ -2,6 +2,7 @@
 //! release; and what gets in its way.
 
 mod budgets;
+mod cost;
 mod course;
 mod evictions;
 mod gone;

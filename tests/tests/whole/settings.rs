@@ -8,7 +8,7 @@ use testbed::{Behaviour, SimProvider};
 
 /// Everything at once, and short waits for what takes minutes in a real cluster: section, key, value.
 const AT_ONCE: [(&str, &str, &str); 11] = [
-    ("lease", "duration", "'3s'"),
+    ("lease", "duration", "'10s'"),
     ("quarantine", "first_action_delay", "'0s'"),
     ("quarantine.circuitBreaker", "enabled", "false"),
     ("drain", "first_action_delay", "'0s'"),
@@ -35,6 +35,8 @@ pub(super) struct Settings {
     pub(super) set: Vec<(&'static str, &'static str, &'static str)>,
     /// More flags of the controller.
     pub(super) flags: Vec<String>,
+    /// As which user it calls the API server, where the audit log has to tell its calls from others'.
+    pub(super) user: Option<&'static str>,
     /// Whether a proxy stands before the controller's API server.
     pub(super) proxied: bool,
 }

@@ -5,7 +5,7 @@ use e2e::machine::SOON;
 use testbed::wait_for;
 
 use super::kit::Loop;
-use super::settings::slow;
+use super::settings::{Settings, slow};
 
 /// Waits until the process says that it waits for another's Lease: it lives, and is not ready.
 async fn waits(standby: &Controller) {
@@ -32,7 +32,13 @@ async fn takes_over(at: &mut Loop, standby: &mut Controller) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_goes_on_where_the_leader_was_killed_and_repeats_nothing() {
-    let mut at = Loop::start("w-standby", slow()).await;
+    let settings = Settings {
+        behaviour: slow(),
+        // Waited for at each take-over.
+        set: vec![("lease", "duration", "'6s'")],
+        ..Settings::default()
+    };
+    let mut at = Loop::start_with("w-standby", settings).await;
     let mut standby = at.controller.standby(&at.turn.folder()).unwrap();
     at.work("may-finish", 1).await;
     at.falls_ill();

@@ -131,10 +131,12 @@ impl Module {
         match self.context.store.open_incidents() {
             Ok(open) => {
                 // All of them first, so that none overtakes an older one.
-                open.iter()
-                    .filter(|one| self.is_of_backlog(one))
-                    .for_each(|one| self.backlog.join(one));
-                open.iter().for_each(|one| self.workers.wake(&one.node));
+                for one in open.iter().filter(|one| self.is_of_backlog(one)) {
+                    self.backlog.join(one);
+                }
+                for one in &open {
+                    self.workers.wake(&one.node);
+                }
             }
             Err(error) => tracing::warn!(code = error.code(), %error, "nodes are not woken"),
         }

@@ -128,7 +128,9 @@ fn held(holds: &[Hold]) -> HashMap<(&FaultId, u64), Timestamp> {
     let mut until = HashMap::new();
     for hold in holds {
         for held in &hold.faults {
-            let end = until.entry((&held.id, held.opened_seq)).or_insert(hold.until);
+            let end = until
+                .entry((&held.id, held.opened_seq))
+                .or_insert(hold.until);
             *end = (*end).max(hold.until);
         }
     }

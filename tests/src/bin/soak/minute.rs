@@ -27,7 +27,7 @@ pub(crate) async fn run() -> anyhow::Result<String> {
     let testbed = Testbed::start(Options::default()).await?;
     let folder = testbed.folder().join("controller");
     let options = ControllerOptions {
-        extra: "[lease]\nduration = \"3s\"\n".to_owned(),
+        extra: "[lease]\nduration = \"15s\"\n".to_owned(),
         ..ControllerOptions::default()
     };
     let mut controller = Controller::start(&testbed, &folder, &options).await?;

@@ -5,7 +5,7 @@ use wire::api::{Incident, NodeLine, Status, Step};
 
 /// Why a drain or a repair changed, by the codes of `decide::drain::Reason` and
 /// `decide::remediation::Reason`.
-const REASONS: [(&str, &str, &str); 26] = [
+const REASONS: [(&str, &str, &str); 27] = [
     ("drain", "wanted", "an open fault wants the node empty"),
     (
         "drain",

@@ -1,10 +1,12 @@
 //! Long random histories in the same world, against the same promises.
 //!
 //! A run is repeatable: its seed is fixed. `PROPTEST_RNG_SEED` and `PROPTEST_CASES` look at others, and
-//! what fails is shortened to the steps that it takes. Of 640,000 histories of other seeds since the last mend
-//! none breaks a promise. Where nobody can know whose a mark is, or what a person undid, the promises say
-//! nothing: decision 8 names these moments, and the witnesses of a site (`others`, `refused`) are changed in
-//! these.
+//! what fails is shortened to the steps that it takes. Of 660,000 histories of other seeds (9101 to 9133; the
+//! world of one node without switches was not among them) one breaks a promise (rule 3) and is not mended, with
+//! seed 9132 of the world whose mode is switched: a person takes a cordon off, sets it and takes it off again
+//! around a release that is not seen yet, and the fault that comes back meanwhile takes the node out. Where
+//! nobody can know whose a mark is, or what a person undid, the promises say nothing: decision 8 names these
+//! moments, and the witnesses of a site (`others`, `refused`) are changed in these.
 
 use decide::quarantine::{CooperatorPolicy, Mode};
 use proptest::prelude::*;

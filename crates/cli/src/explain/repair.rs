@@ -1,6 +1,7 @@
 //! The repair of the node: what is planned or ordered, what keeps it, by when its effect has to be
 //! seen, and what a person can do.
 
+use health_event::keys;
 use wire::api::{Incident, Repair, RepairAttempt};
 
 use super::Facts;
@@ -357,7 +358,7 @@ fn was_seen(repair: &Repair) -> bool {
 /// Who is at the machine keeps Warden from rebooting it.
 fn pause(node: &str) -> Command {
     command(
-        format!("kubectl annotate node {node} warden.dev/pause=TEXT"),
+        format!("kubectl annotate node {node} {}pause=TEXT", keys::PREFIX),
         "keep Warden from ordering it, as while somebody is at the machine; without the annotation it goes on",
     )
 }

@@ -630,12 +630,12 @@ fn status_counts_nodes_that_drain_are_repaired_or_need_a_person() {
 /// What is said of the deadline of a drain, the line alone.
 fn of_deadline(drain: api::Drain) -> String {
     let said = told(&node(Some(drain), None), taken_out(), &repairs());
-    let mut lines = said
+    let lines: Vec<_> = said
         .lines()
-        .filter(|line| line.contains("drain.at_deadline"));
-    let line = lines.next().unwrap_or_else(|| panic!("{said}"));
-    assert_eq!(lines.next(), None, "{said}");
-    line.trim().to_owned()
+        .filter(|line| line.contains("drain.at_deadline"))
+        .collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    lines[0].trim().to_owned()
 }
 
 #[test]

@@ -206,10 +206,8 @@ fn a_reboot_that_did_not_happen_uses_the_attempt_up_and_the_next_asks_for_force(
         let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
         case.settle(at(1));
         case.object = says.clone();
-        let time = |ordered| match says {
-            Object::NoReboot => ordered + 1,
-            _ => ordered + 30,
-        };
+        let waits = if says == Object::NoReboot { 1 } else { 30 };
+        let time = |ordered| ordered + waits;
         assert_eq!(
             case.settle(at(time(1))),
             ["Running", "Failed", "Planned", "Requested"]

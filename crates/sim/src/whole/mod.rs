@@ -144,10 +144,6 @@ pub struct Signal {
 
 /// What the controller sees of the other nodes when it decides about this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts about other nodes"
-)]
 pub struct Around {
     /// It runs on this node.
     pub is_own: bool,

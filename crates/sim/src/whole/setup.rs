@@ -32,6 +32,10 @@ pub enum Leaves {
 
 /// One configuration: bounds, settings, and how often what may happen.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent switches of one configuration"
+)]
 pub struct Setup {
     pub(super) base: world::Setup,
     /// How often each bounded thing may happen.

@@ -88,7 +88,7 @@ fn a_file_of_the_reference_is_told_in_wardens_keys_which_the_program_then_takes(
     std::fs::write(&path, told["reference"]["toml"].as_str().unwrap()).unwrap();
     let (code, out, _) = ran(&["--check-config", file], &[]);
     assert_eq!(code, Some(0), "{out}");
-    assert!(out.starts_with("[node_cache]"), "it is one of ours: {out}");
+    assert!(out.starts_with("acts = "), "it is one of ours: {out}");
     std::fs::write(&path, "evictionTimeoutInSeconds = 60").unwrap();
     let (code, out, _) = ran(&["--check-config", file], &[]);
     assert_eq!(code, Some(2), "{out}");

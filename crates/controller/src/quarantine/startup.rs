@@ -13,6 +13,7 @@ use super::settings;
 use crate::config::Profile;
 use crate::context::Context;
 use crate::nodes::{NodeCache, NodeFacts};
+use crate::reports::STATE_PREFIX;
 
 /// Where the first action is kept.
 const FIRST_ACTION: &str = "quarantine/first-action";
@@ -47,12 +48,17 @@ pub fn waits_for_word(store: &EventStore, node: &NodeName) -> Result<bool, ReadE
     Ok(store.state_get(&given_back_key(node))?.is_some())
 }
 
-/// Notes that the store does not know of every hold.
+/// Notes that the store does not know of every hold, and forgets what agents said before: those have to speak
+/// again. For before the reports are loaded.
 ///
 /// # Errors
-/// It can't be stored.
-pub async fn knows_no_hold(store: &EventStore, fencing: u64) -> Result<(), WriteError> {
-    store.state_put(OLDER, b"1".to_vec(), fencing).await
+/// The store can't be read or written.
+pub async fn knows_no_hold(store: &EventStore, fencing: u64) -> Result<(), FirstActionError> {
+    store.state_put(OLDER, b"1".to_vec(), fencing).await?;
+    for key in store.state_keys(STATE_PREFIX)? {
+        store.state_delete(&key, fencing).await?;
+    }
+    Ok(())
 }
 
 /// The nodes that were given back by a person before the store was lost, and whose agents have not
@@ -181,7 +187,7 @@ pub(super) async fn note_off(context: &Context) -> Result<(), FirstActionError> 
 /// Why the first action is not known.
 #[derive(Debug, thiserror::Error)]
 #[error("the time of the first action can't be kept: {0}")]
-pub(super) struct FirstActionError(String);
+pub struct FirstActionError(String);
 
 impl From<ReadError> for FirstActionError {
     fn from(error: ReadError) -> Self {

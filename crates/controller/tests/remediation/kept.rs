@@ -71,7 +71,7 @@ async fn a_paused_node_and_one_that_somebody_else_repairs_wait() {
     let first = case.only().await;
     cluster.merge("f-paused", pause(Some("ann"))).await;
     // What runs is followed to its end, and nothing new is begun.
-    case.done(name_of(&first)).await;
+    case.failed(name_of(&first)).await;
     case.until_blocked("paused").await;
     assert!(matches!(case.status(), RepairStatus::Planned { .. }));
     cluster.merge("f-paused", pause(None)).await;

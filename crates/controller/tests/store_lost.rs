@@ -137,10 +137,20 @@ async fn say(voice: &Voice, state: DetectorState, asserted: &[HealthEvent]) {
 
 async fn given_back() -> Cluster {
     let cluster = Cluster::with_nodes(&[NODE]).await;
+    record_uncordon(&cluster).await;
+    cluster
+}
+
+/// What stays on a node that a person uncordoned.
+async fn record_uncordon(cluster: &Cluster) {
     let record = json!({ "quarantinedNodeUncordonedManually": "True" });
     let patch = json!({ "metadata": { "annotations": record } });
     cluster.merge(NODE, patch).await;
-    cluster
+}
+
+fn is_held(node: &Value) -> bool {
+    let holds = node["holds"].as_array();
+    holds.is_some_and(|holds| holds.len() == 1) && !waits(node)
 }
 
 fn waits(node: &Value) -> bool {
@@ -170,11 +180,7 @@ async fn a_persons_uncordon_stands_when_the_controller_starts_again_before_the_a
     voice.until("it waits for the agent", waits).await;
     let voice = voice.restart(&cluster).await;
     say(&voice, DetectorState::DetectorSettled, &[fault(1)]).await;
-    let held = |node: &Value| {
-        let holds = node["holds"].as_array();
-        holds.is_some_and(|holds| holds.len() == 1) && !waits(node)
-    };
-    voice.until("what it asserted is held", held).await;
+    voice.until("what it asserted is held", is_held).await;
     assert!(!is_marked(&cluster.get(NODE).await));
     // And once more: it is stored, and what is new is new.
     let voice = voice.restart(&cluster).await;
@@ -195,21 +201,14 @@ async fn a_store_that_others_led_without_since_knows_no_hold_of_that_time() {
     let older = voice.program.kill();
     // A leader with another volume, and a person who gives the node back under it.
     let voice = Voice::cordoning(&cluster, NODE, "").await;
-    let record = json!({ "quarantinedNodeUncordonedManually": "True" });
-    cluster
-        .merge(NODE, json!({ "metadata": { "annotations": record } }))
-        .await;
+    record_uncordon(&cluster).await;
     drop(voice.program.kill());
     let program = Program::start_again(older, &cluster.testbed.kubeconfig(), &["--insecure-local"]);
     let voice = Voice::of(program, NODE).await;
     voice.program.said_code("store_is_older").await;
     voice.until("it waits for the agent", waits).await;
     say(&voice, DetectorState::DetectorSettled, &[fault(1)]).await;
-    let held = |node: &Value| {
-        let holds = node["holds"].as_array();
-        holds.is_some_and(|holds| holds.len() == 1) && !waits(node)
-    };
-    voice.until("what it asserted is held", held).await;
+    voice.until("what it asserted is held", is_held).await;
     assert!(!is_marked(&cluster.get(NODE).await));
     // Over the same store it is no news any more.
     let voice = voice.restart(&cluster).await;

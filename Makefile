@@ -6,6 +6,10 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test soak bench testbed fuzz lint audit fmt generate
 
+# Of a test that waits in a runtime a backtrace tells nothing, and hides its words where only the end of
+# the output is kept.
+export RUST_BACKTRACE := 0
+
 # Options for the program behind demo, soak, bench and testbed: make testbed ARGS="--nodes 50".
 ARGS ?=
 # Where cargo puts what it builds.

@@ -69,14 +69,15 @@ impl<'a> Whole<'a> {
         testbed.install_crd(REBOOT_NODE).await?;
         let provider = SimProvider::start(ProviderOptions::new(testbed.admin())).await?;
         let [evicted, deleted] = MOVED;
-        // A signal that was not sent is given up after its timeout, and the next attempt is made.
+        // A signal that was not sent is given up after its timeout, and the next attempt is made; one that
+        // was sent has its effect in a second or two, on a slow machine in ten.
         let extra = format!(
             "[drain]\nfirst_action_delay = \"0s\"\ndeleteAfterTimeoutMinutes = 0.01\n\
              [[drain.userNamespaces]]\nname = \"{evicted}\"\nmode = \"Immediate\"\n\
              [[drain.userNamespaces]]\nname = \"{deleted}\"\nmode = \"DeleteAfterTimeout\"\n\
              [remediation]\nfirst_action_delay = \"0s\"\n\
              [janitor]\ncspProviderHost = \"{}\"\ncspProviderInsecure = true\n\
-             cspProviderTokenPath = \"\"\nask_interval = \"200ms\"\ntimeout = \"8s\"\n",
+             cspProviderTokenPath = \"\"\nask_interval = \"200ms\"\ntimeout = \"20s\"\n",
             provider.address()
         );
         let lane = Lane::start_as(testbed, name, "remediate", "enabled = false", &extra).await?;
@@ -243,7 +244,7 @@ impl<'a> Whole<'a> {
         let client = self.lane.testbed.admin();
         let reboots = self.provider.reboots(&machine.name);
         ensure!(reboots == 1, "the machine was rebooted {reboots} times");
-        wait_for("the orders to be over", Duration::from_secs(20), || async {
+        wait_for("the orders to be over", SOON, || async {
             let all = orders(&client, &machine.name).await?;
             let over = all
                 .iter()

@@ -10,7 +10,7 @@ use super::settings::Settings;
 /// Calls of one incident beside its evictions, and how often each is made at most: marks put on, label
 /// and marks changed on the way, marks taken off; the condition put and taken off; the repair's object,
 /// its lock, and what its status says of signal and end. One more of each write that may find its
-/// object changed by another.
+/// object changed by another, and of the label where a slow machine orders later than a second after the drain.
 const CALLS: [(&str, usize); 7] = [
     ("create leases/", 1),
     ("create rebootnodes/", 1),
@@ -28,6 +28,8 @@ async fn an_incident_with_a_repair_costs_each_call_once_and_one_a_pod() {
     const USER: &str = "w-counted";
     let settings = Settings {
         user: Some(USER),
+        // A new leader waits before its first order, and the node says meanwhile that it is drained.
+        set: vec![("lease", "enabled", "false")],
         ..Settings::default()
     };
     let mut at = Loop::start_with("w-costs", settings).await;

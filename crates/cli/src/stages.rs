@@ -51,7 +51,7 @@ const REASONS: [(&str, &str, &str); 27] = [
     (
         "remediation",
         "not_begun",
-        "nobody began it, and nothing was sent",
+        "nothing was sent: nobody began it, or the provider refused it",
     ),
     (
         "remediation",

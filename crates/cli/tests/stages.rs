@@ -267,6 +267,19 @@ fn each_failure_of_a_repair_and_each_need_of_a_person_says_why() {
             &node(drained(), Some(failed)),
         );
     }
+    for (state, effect_at) in [("Failed", -15), ("NeedsOperator", -240)] {
+        let refused = api::Repair {
+            attempt: Some(attempt("provider_refused")),
+            again_at: Some(ago(effect_at)),
+            ..repair(state, "provider_refused", "Failed: PermissionDenied: no")
+        };
+        let node = node(drained(), Some(refused));
+        check(&format!("repair_provider_refused_{state}"), &node);
+        let told = told(&node, taken_out(), &repairs());
+        assert!(told.contains("PermissionDenied: no"), "{told}");
+        assert!(told.contains("is asked again"), "{told}");
+        assert!(!told.contains("nobody began"), "{told}");
+    }
     let needs = [
         ("unsupported", "CONTACT_SUPPORT", None),
         ("exhausted", "reboot", Some(attempt("failed"))),

@@ -433,8 +433,24 @@ pub enum Effect {
     NotSeen,
     /// Nobody began it, and nothing was sent.
     NotBegun,
+    /// The provider refused it before it took anything on: nothing happens, and whoever mends what it refuses
+    /// needs some time.
+    ProviderRefused {
+        /// The next attempt is ordered then, and not before.
+        again_at: Timestamp,
+    },
     /// It failed, or nobody can tell.
     Failed,
+}
+
+impl Effect {
+    /// Whether nothing was sent that could have an effect: it is no attempt on the machine.
+    pub fn is_unsent(self) -> bool {
+        match self {
+            Self::NotBegun | Self::ProviderRefused { .. } => true,
+            Self::Pending | Self::Seen { .. } | Self::NotSeen | Self::Failed => false,
+        }
+    }
 }
 
 /// Why an attempt failed.
@@ -451,6 +467,8 @@ pub enum RepairFailure {
     /// Nobody began it in time, so that nothing was sent: why, in words. It is no attempt on the
     /// machine.
     NotBegun(String),
+    /// The provider refused it before it took anything on: its words. It is no attempt on the machine.
+    ProviderRefused(String),
 }
 
 /// Why a person is needed.
@@ -474,6 +492,13 @@ pub enum OperatorReason {
     StillOpen,
     /// Order after order was begun by nobody.
     NotBegun,
+    /// The provider refused order after order.
+    ProviderRefuses {
+        /// Its words about the last one.
+        words: String,
+        /// When it is asked again.
+        again_at: Timestamp,
+    },
     /// A person took the order back before anything was sent.
     CalledOff,
 }

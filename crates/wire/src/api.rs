@@ -537,17 +537,19 @@ pub struct Repair {
     /// `Cancelled`.
     pub state: String,
     /// Which rung is planned (`reset`, `reboot`, `hand-over`, `terminate`); else how it failed
-    /// (`no_reboot_observed`, `refused`, `object`, `deadline`, `not_begun`), or why a person is needed (`unsupported`,
-    /// `exhausted`, `still_open`, `not_begun`, `called_off`); empty = nothing to add.
+    /// (`no_reboot_observed`, `refused`, `object`, `deadline`, `not_begun`, `provider_refused`), or why a person
+    /// is needed (`unsupported`, `exhausted`, `still_open`, `not_begun`, `provider_refused`, `called_off`);
+    /// empty = nothing to add.
     pub detail: String,
-    /// What goes with it: the words of API server or object, the action that has no repair, the rung
+    /// What goes with it: the words of API server, provider or object, the action that has no repair, the rung
     /// that is used up; else empty.
     #[serde(default)]
     pub words: String,
     /// Since when the state holds.
     pub since: Timestamp,
     /// Of `exhausted`: when the next is ordered by itself, because the machine has used its attempts up for a
-    /// time and the incident has not; none = not in this incident.
+    /// time and the incident has not; none = not in this incident. Of `provider_refused`: when the provider is
+    /// asked again.
     #[serde(default)]
     pub again_at: Option<Timestamp>,
     /// What keeps a planned repair from being ordered: `dry_run`, `other_remediation`, `paused`,
@@ -583,7 +585,7 @@ pub struct RepairAttempt {
     /// Its effect is seen by then, or it failed. Of one that waits to be begun (`queued`) it may be over: its
     /// time counts from its beginning.
     pub deadline: Timestamp,
-    /// `pending`, `seen`, `not_seen`, `not_begun` or `failed`.
+    /// `pending`, `seen`, `not_seen`, `not_begun`, `provider_refused` or `failed`.
     pub effect: String,
 }
 

@@ -23,7 +23,7 @@ pub(super) enum Role<'a> {
 pub(super) fn role<'a>(facts: &'a Facts, fault: &Fault) -> Role<'a> {
     let name = name(facts, fault);
     if let Some(incident) = facts.open()
-        && fault.incident.as_ref() == Some(&incident.id)
+        && acts(facts, fault)
     {
         return Role::Acts(incident.faults.iter().find(|of| of.fault == name));
     }
@@ -35,6 +35,13 @@ pub(super) fn role<'a>(facts: &'a Facts, fault: &Fault) -> Role<'a> {
     } else {
         Role::Shown
     }
+}
+
+/// Whether a fault is one of the open incident, without looking for it there: asked of each fault, of
+/// which a node may have a thousand.
+pub(super) fn acts(facts: &Facts, fault: &Fault) -> bool {
+    let open = facts.open();
+    open.is_some_and(|incident| fault.incident.as_ref() == Some(&incident.id))
 }
 
 /// Which rule sets a fault matched, or why none acts on it.
@@ -109,7 +116,7 @@ pub(super) fn name(facts: &Facts, fault: &Fault) -> String {
 pub(super) fn sorted<'a>(facts: &Facts, faults: &'a [Fault]) -> Vec<&'a Fault> {
     let mut sorted: Vec<&Fault> = faults.iter().collect();
     sorted.sort_by_key(|fault| {
-        let acts = matches!(role(facts, fault), Role::Acts(_));
+        let acts = acts(facts, fault);
         let since = fault.since.unwrap_or(fault.last_at);
         (Reverse(acts), Reverse(fault.fatal), Reverse(since))
     });

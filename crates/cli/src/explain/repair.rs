@@ -55,7 +55,7 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
             clock,
         ),
         "Succeeded" => succeeded(attempt, &since),
-        "Failed" => failed(repair, &since),
+        "Failed" => failed(repair, &since, clock),
         "NeedsOperator" => vec![needs_operator(facts, repair, &since, clock)],
         "Cancelled"
             if incident
@@ -234,7 +234,7 @@ fn succeeded(attempt: Option<&RepairAttempt>, since: &str) -> Vec<Line> {
     ]
 }
 
-fn failed(repair: &Repair, since: &str) -> Vec<Line> {
+fn failed(repair: &Repair, since: &str, clock: &Clock) -> Vec<Line> {
     let why = match repair.detail.as_str() {
         "no_reboot_observed" => {
             "it is said to be done, and the node is Ready in the same boot: it did not reboot. The next \
@@ -245,6 +245,10 @@ fn failed(repair: &Repair, since: &str) -> Vec<Line> {
         "object" => format!("its object says: {}", repair.words),
         "deadline" => "its effect was not seen by its deadline".to_owned(),
         "not_begun" => format!("nothing was sent for it: {}", repair.words),
+        "provider_refused" => format!(
+            "the provider refused it before it took it on, so that it is no attempt on the machine: {}",
+            repair.words
+        ),
         other => other.to_owned(),
     };
     vec![
@@ -252,9 +256,14 @@ fn failed(repair: &Repair, since: &str) -> Vec<Line> {
             "{} failed {since}: {why}.",
             name(repair.attempt.as_ref())
         )),
-        Line::Comes(
-            "  If an attempt is left, the next one is ordered; else a person is needed.".to_owned(),
-        ),
+        Line::Comes(match repair.again_at {
+            Some(at) => format!(
+                "  The provider is asked again by itself {}, each time after a longer pause.",
+                clock.until(at)
+            ),
+            None => "  If an attempt is left, the next one is ordered; else a person is needed."
+                .to_owned(),
+        }),
     ]
 }
 
@@ -283,6 +292,12 @@ fn needs_operator(facts: &Facts, repair: &Repair, since: &str, clock: &Clock) ->
         "not_begun" => "nobody began its orders, so that nothing was sent. Does a janitor run, and does the \
              provider answer? They are ordered again a day after the last one, or reboot it yourself"
             .to_owned(),
+        "provider_refused" => format!(
+            "the provider answers, and refuses its orders: \"{}\". Nothing was sent. Mend what it refuses (its \
+             token, a permission, what it knows of this node). It is asked again by itself {}",
+            repair.words,
+            repair.again_at.map_or_else(|| "later".to_owned(), |at| clock.until(at))
+        ),
         "called_off" => format!(
             "its order was deleted before anything was sent, so that nothing more is ordered in this \
              incident{}",
@@ -304,6 +319,7 @@ fn needs_operator(facts: &Facts, repair: &Repair, since: &str, clock: &Clock) ->
             "seen" => "it worked",
             "not_seen" => "it did not happen",
             "not_begun" => "nobody began it, and nothing was sent",
+            "provider_refused" => "the provider refused it",
             "failed" => "it failed",
             _ => "its end is not known",
         };

@@ -124,7 +124,9 @@ pub(super) fn object(
         Some(why) => words(&format!("{}: {}", why.reason, why.message)),
         None => "it is at its end, and no condition says why".to_owned(),
     };
-    if is_over_unsent(object) {
+    if is_over_refused(object) {
+        Object::ProviderRefused(said)
+    } else if is_over_unsent(object) {
         Object::NotBegun(said)
     } else {
         Object::Failed(said)
@@ -135,14 +137,21 @@ pub(super) fn object(
 /// by an end without a start, or by both conditions where the provider refused; the reference's sets a start
 /// before anything else, and leaves [`NODE_READY`] Unknown.
 pub(super) fn is_over_unsent(object: &RebootNode) -> bool {
-    let ready = object.condition(NODE_READY);
-    let ended = |reasons: &[&str]| {
-        let ready = ready.filter(|ready| ready.status == "False");
-        ready.is_some_and(|ready| reasons.contains(&&*ready.reason))
-    };
+    let unbegun = has_ended(object, &UNBEGUN) && !object.may_have_begun();
+    is_over_refused(object) || (object.is_over() && unbegun)
+}
+
+/// Whether an object ended because the provider refused it before it took anything on.
+fn is_over_refused(object: &RebootNode) -> bool {
     let signal = object.condition(SIGNAL_SENT);
-    let refused = signal.is_some_and(|signal| signal.status == "False") && ended(&["Failed"]);
-    object.is_over() && (refused || (ended(&UNBEGUN) && !object.may_have_begun()))
+    let refused = signal.is_some_and(|signal| signal.status == "False");
+    object.is_over() && refused && has_ended(object, &["Failed"])
+}
+
+fn has_ended(object: &RebootNode, reasons: &[&str]) -> bool {
+    let ready = object.condition(NODE_READY);
+    let ready = ready.filter(|ready| ready.status == "False");
+    ready.is_some_and(|ready| reasons.contains(&&*ready.reason))
 }
 
 /// Another object has the name.
@@ -290,6 +299,12 @@ mod tests {
         assert_eq!(intended, Object::Running { since }, "its signal may be out");
         let silent = object(&reboot(&over("Other", "True")), &incident, None);
         assert!(matches!(silent, Object::Failed(_)));
+        let refused = r#"{"completionTime":"2026-01-02T03:05:05Z","startTime":"2026-01-02T03:04:06Z","conditions":[
+            {"type":"SignalSent","status":"False","reason":"Failed","message":"PermissionDenied: no\n"},
+            {"type":"NodeReady","status":"False","reason":"Failed","message":"it was not sent"}]}"#;
+        let words = "Failed: PermissionDenied: no ".to_owned();
+        let refused = object(&reboot(&refused.replace('\n', " ")), &incident, None);
+        assert_eq!(refused, Object::ProviderRefused(words));
         let other = id("01ARZ3NDEKTSV4RRFFQ69G5FAZ");
         let Object::Refused(words) = object(&reboot("{}"), &other, None) else {
             panic!("it is another's");

@@ -153,6 +153,9 @@ fn failure(why: &RepairFailure) -> String {
         RepairFailure::Object(words) => format!("its object says: {words}"),
         RepairFailure::Deadline => "its effect was not seen in time".to_owned(),
         RepairFailure::NotBegun(words) => format!("nothing was sent for it: {words}"),
+        RepairFailure::ProviderRefused(words) => {
+            format!("the provider refused it, and it is asked again after a pause: {words}")
+        }
     }
 }
 
@@ -183,6 +186,12 @@ fn operator(why: &OperatorReason) -> String {
         }
         OperatorReason::CalledOff => {
             "a person is needed: the order was deleted before anything was sent".to_owned()
+        }
+        OperatorReason::ProviderRefuses { words, again_at } => {
+            format!(
+                "a person is needed: the provider refuses the orders, and is asked again at {again_at:.0}: \
+                 {words}"
+            )
         }
         OperatorReason::NotBegun => {
             "a person is needed: nobody began the orders, and nothing was sent".to_owned()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use decide::remediation::{Decision, Mode, Policy, Reason, View, adopted, decide};
 use event_store::{ReadError, Transition, WriteError};
 use health_event::NodeName;
-use health_event::incident::{Effect, Incident, RepairStatus};
+use health_event::incident::{Incident, RepairStatus};
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::time::Instant;
@@ -346,7 +346,7 @@ impl Module {
                 std::iter::once(put).chain(turn).collect()
             }
             // One that is begun all the same is counted by its object.
-            Some(attempt) if attempt.effect == Effect::NotBegun => {
+            Some(attempt) if attempt.effect.is_unsent() => {
                 let mut attempts = observed.attempts.clone();
                 let counted = attempts.take_back(&attempt.object);
                 let stored = counted.then(|| attempts.stored(&incident.machine));

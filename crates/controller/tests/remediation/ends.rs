@@ -1,12 +1,12 @@
 //! Incidents and objects that end before the repair does.
 
 use health_event::RecommendedAction;
-use health_event::incident::{OperatorReason, RepairStatus};
+use health_event::incident::{Effect, OperatorReason, RepairStatus};
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 use testbed::wait_for;
 
-use super::kit::{Case, config, fault, install, name_of, objects, operator};
+use super::kit::{Case, config, fault, install, name_of, objects, operator, until_event};
 use crate::harness::{Cluster, SOON, healthy};
 
 async fn uncordon(case: &Case<'_>) {
@@ -222,6 +222,56 @@ async fn repair_row_150_an_object_that_failed_is_followed_by_the_next_and_says_w
         failed[0].contains("Failed: the provider said no"),
         "{failed:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provider_that_refuses_is_asked_again_after_a_pause_with_its_words_told() {
+    let cluster = Cluster::with_nodes(&["f-refused"]).await;
+    let case = Case::start(&cluster, "f-refused", "").await;
+    let event = fault("f-refused", "0", RecommendedAction::RestartBm);
+    case.controller.append(event).await;
+    case.until("Running").await;
+    let first = case.only().await;
+    case.refused(name_of(&first)).await;
+    let failed = case.until("Failed").await;
+    let Some(Effect::ProviderRefused { again_at }) = failed.attempt.map(|last| last.effect) else {
+        panic!("it was refused");
+    };
+    assert_eq!(again_at.duration_since(failed.since).as_secs(), 15);
+    let words = "PermissionDenied: no way";
+    let told = case.causes("Failed");
+    assert!(told[0].contains(words), "{told:?}");
+    until_event(&cluster, "f-refused", "Warning", "RepairFailed", words).await;
+    let second = case.another(&first).await;
+    let made: jiff::Timestamp = second["metadata"]["creationTimestamp"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    // The API server tells whole seconds.
+    assert!(
+        made + jiff::SignedDuration::from_secs(1) > again_at,
+        "{made}"
+    );
+    // Refused again, a person is told, and it goes on by itself.
+    case.refused(name_of(&second)).await;
+    let repair = case.until("NeedsOperator").await;
+    let last = repair.attempt.unwrap();
+    assert_eq!((last.number, last.force), (2, false));
+    let OperatorReason::ProviderRefuses {
+        words: told,
+        again_at,
+    } = operator(&case.incident())
+    else {
+        panic!("the provider refused");
+    };
+    assert!(told.contains(words), "{told}");
+    assert_eq!(last.effect, Effect::ProviderRefused { again_at });
+    let pause = again_at.duration_since(repair.since).as_secs();
+    assert!((45..=60).contains(&pause), "{pause} s");
+    let key = format!("remediation/attempts/{}", case.incident().machine);
+    let counted = case.controller.context.store.state_get(&key).unwrap();
+    assert_eq!(counted.as_deref(), Some(&b"[]"[..]), "of the machine");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -276,6 +276,17 @@ impl<'a> Case<'a> {
         self.patch(name, status).await;
     }
 
+    /// As janitor: the provider refused it before it took anything on.
+    pub(crate) async fn refused(&self, name: &str) {
+        let conditions = [
+            condition("SignalSent", "False", "Failed", "PermissionDenied: no\nway"),
+            condition("NodeReady", "False", "Failed", "it was not sent"),
+        ];
+        let now = jiff::Timestamp::now().to_string();
+        let status = json!({ "conditions": conditions, "startTime": now, "completionTime": now });
+        self.patch(name, status).await;
+    }
+
     /// As janitor: it is begun now.
     pub(crate) async fn begun(&self, name: &str) {
         let now = jiff::Timestamp::now().to_string();

@@ -18,6 +18,8 @@
 //! - A fault that was last said in an earlier boot is covered: it closes by the settled report, or
 //!   is said again and starts the next attempt in the same incident; of one that does neither a person
 //!   is told.
+//! - What the provider refuses before it takes it on is no attempt; the next order comes after a pause that
+//!   grows, and after a few a person is told.
 //! - The node is looked over before each attempt: a drain that was done is begun anew where pods may
 //!   have come unseen.
 //! - Attempts of a rung count in their incident as long as it is open, and for the machine in a window.
@@ -58,6 +60,14 @@ pub use objects::{
 };
 pub use plan::{Executor, FaultFacts, Mode, PastAttempt, Policy};
 
+/// After the first refusal of a provider: a token that is just being rotated is there by then.
+const REFUSAL_PAUSE: SignedDuration = SignedDuration::from_secs(15);
+/// Each further pause is so many times the last: a machine waits at most that many times as long as what it is
+/// refused for took to be mended.
+const REFUSAL_GROWTH: i32 = 4;
+/// Longest pause: by then a person was told, and an order each half hour harms nobody.
+const REFUSAL_LONGEST: SignedDuration = SignedDuration::from_mins(30);
+
 /// What is known of the object of the present attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
@@ -81,6 +91,8 @@ pub enum Object {
     },
     /// It is at its end without having been begun: its words.
     NotBegun(String),
+    /// It is at its end, and the provider refused it before it took anything on: its words.
+    ProviderRefused(String),
     /// It says that it is done; since when it was begun, where that is known.
     Done {
         /// When it was begun.
@@ -296,7 +308,9 @@ impl Look<'_> {
             }
             Plan::Order { rung, action } => {
                 let planned = RepairStatus::Planned { rung };
-                if let Some(again) = self.never_begun(repair) {
+                if let Some(again_at) = self.refused_until(repair) {
+                    self.provider_refuses(repair, again_at)
+                } else if let Some(again) = self.never_begun(repair) {
                     let to = RepairStatus::NeedsOperator(OperatorReason::NotBegun);
                     let known = status == Some(&to);
                     let decision = if known {
@@ -385,14 +399,44 @@ impl Look<'_> {
         plan
     }
 
+    /// Until when nothing is ordered because the provider refused the last order.
+    fn refused_until(&self, repair: Option<&Repair>) -> Option<Timestamp> {
+        match repair?.attempt.as_ref()?.effect {
+            Effect::ProviderRefused { again_at } => Some(again_at).filter(|at| self.now < *at),
+            Effect::Pending
+            | Effect::Seen { .. }
+            | Effect::NotSeen
+            | Effect::NotBegun
+            | Effect::Failed => None,
+        }
+    }
+
+    /// It is asked again then; once it has refused as many in a row as a rung has attempts, a person is told
+    /// meanwhile.
+    fn provider_refuses(&self, repair: Option<&Repair>, again_at: Timestamp) -> Decision {
+        let mut decision = Decision::default();
+        if let Some(Repair {
+            status: RepairStatus::Failed(RepairFailure::ProviderRefused(words)),
+            attempt: Some(last),
+            ..
+        }) = repair
+            && unsent_in_a_row(last) >= self.view.policy.max_attempts
+        {
+            let words = words.clone();
+            let reason = OperatorReason::ProviderRefuses { words, again_at };
+            decision = self.move_to(RepairStatus::NeedsOperator(reason), Reason::NothingLeft);
+        }
+        decision.wake_at = Some(again_at);
+        decision
+    }
+
     /// Until when nothing is ordered because the last orders were begun by nobody: as many in a row as a
     /// rung has attempts, and as long as attempts count.
     fn never_begun(&self, repair: Option<&Repair>) -> Option<Timestamp> {
         let policy = self.view.policy;
         let last = repair.and_then(|repair| repair.attempt.as_ref())?;
-        let in_a_row = usize::try_from(last.not_begun_before).map_or(usize::MAX, |n| n + 1);
         let until = later(last.requested_at, policy.window);
-        let none = last.effect == Effect::NotBegun && in_a_row >= policy.max_attempts;
+        let none = last.effect == Effect::NotBegun && unsent_in_a_row(last) >= policy.max_attempts;
         (none && self.now < until).then_some(until)
     }
 
@@ -422,7 +466,7 @@ impl Look<'_> {
             requested_at: self.now,
             deadline: later(self.now, executor.deadline),
             not_begun_before: last
-                .filter(|last| last.effect == Effect::NotBegun)
+                .filter(|last| last.effect.is_unsent())
                 .map_or(0, |last| last.not_begun_before.saturating_add(1)),
             seen_before: last.and_then(last_seen),
             effect: Effect::Pending,
@@ -475,6 +519,7 @@ impl Look<'_> {
             Object::Queued
             | Object::Running { .. }
             | Object::NotBegun(_)
+            | Object::ProviderRefused(_)
             | Object::Done { .. }
             | Object::NoReboot
             | Object::Failed(_) => {
@@ -520,6 +565,10 @@ impl Look<'_> {
                 self.move_to(RepairStatus::Failed(why), Reason::ObjectFailed)
             }
             Object::NotBegun(why) => self.not_begun(why),
+            Object::ProviderRefused(why) => {
+                let why = RepairFailure::ProviderRefused(why.clone());
+                self.move_to(RepairStatus::Failed(why), Reason::NotBegun)
+            }
             Object::Vanished => self.order_again(attempt),
             Object::CalledOff => {
                 let to = RepairStatus::NeedsOperator(OperatorReason::CalledOff);
@@ -616,6 +665,7 @@ impl Look<'_> {
             | Object::Vanished
             | Object::Refused(_)
             | Object::NotBegun(_)
+            | Object::ProviderRefused(_)
             | Object::Done { .. }
             | Object::NoReboot
             | Object::Failed(_) => attempt.deadline,
@@ -663,6 +713,7 @@ impl Look<'_> {
             | Object::CalledOff
             | Object::Vanished
             | Object::NotBegun(_)
+            | Object::ProviderRefused(_)
             | Object::Failed(_) => true,
             Object::NotKnown | Object::Refused(_) | Object::Queued | Object::Running { .. } => {
                 false
@@ -746,6 +797,11 @@ impl Look<'_> {
             RepairStatus::Failed(RepairFailure::NoRebootObserved) => Some(Effect::NotSeen),
             RepairStatus::Failed(RepairFailure::NotBegun(_))
             | RepairStatus::NeedsOperator(OperatorReason::CalledOff) => Some(Effect::NotBegun),
+            RepairStatus::Failed(RepairFailure::ProviderRefused(_)) => {
+                let before = attempt.as_ref().map_or(0, |last| last.not_begun_before);
+                let again_at = later(self.now, refusal_pause(before));
+                Some(Effect::ProviderRefused { again_at })
+            }
             // Its object was never there.
             RepairStatus::Failed(_) if from == Some(RepairStatus::Requested) => {
                 Some(Effect::NotBegun)
@@ -775,13 +831,29 @@ impl Look<'_> {
     }
 }
 
+/// How long nothing is ordered after a refusal of the provider, where that many orders before were not begun
+/// either.
+fn refusal_pause(before: u32) -> SignedDuration {
+    let times = REFUSAL_GROWTH.saturating_pow(before);
+    let pause = REFUSAL_PAUSE.checked_mul(times);
+    pause.map_or(REFUSAL_LONGEST, |pause| pause.min(REFUSAL_LONGEST))
+}
+
+/// Orders in a row, this one among them, for which nothing was sent.
+fn unsent_in_a_row(last: &Attempt) -> usize {
+    let before = usize::try_from(last.not_begun_before).unwrap_or(usize::MAX);
+    before.saturating_add(1)
+}
+
 /// When the last effect of an attempt or those before it in the incident was seen.
 fn last_seen(attempt: &Attempt) -> Option<Timestamp> {
     match attempt.effect {
         Effect::Seen { at } => Some(at),
-        Effect::Pending | Effect::NotSeen | Effect::NotBegun | Effect::Failed => {
-            attempt.seen_before
-        }
+        Effect::Pending
+        | Effect::NotSeen
+        | Effect::NotBegun
+        | Effect::ProviderRefused { .. }
+        | Effect::Failed => attempt.seen_before,
     }
 }
 

@@ -147,6 +147,7 @@ pub(super) fn plan(
 pub(super) fn again_at(reason: &OperatorReason) -> Option<Timestamp> {
     match reason {
         OperatorReason::Exhausted { again_at, .. } => *again_at,
+        OperatorReason::ProviderRefuses { again_at, .. } => Some(*again_at),
         OperatorReason::Unsupported { .. }
         | OperatorReason::StillOpen
         | OperatorReason::NotBegun

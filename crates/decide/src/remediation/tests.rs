@@ -116,11 +116,7 @@ impl Case {
                 });
                 self.ordered.push(attempt.clone());
             }
-            if let Some(last) = repair
-                .attempt
-                .as_ref()
-                .filter(|a| a.effect == Effect::NotBegun)
-            {
+            if let Some(last) = repair.attempt.as_ref().filter(|a| a.effect.is_unsent()) {
                 self.past.retain(|past| past.at != last.requested_at);
             }
         }
@@ -398,6 +394,7 @@ fn a_reboot_that_was_seen_covers_what_it_covered_whatever_became_of_the_next() {
     for object in [
         Object::Refused("no".to_owned()),
         Object::NotBegun("no".to_owned()),
+        Object::ProviderRefused("no".to_owned()),
         Object::Failed("no".to_owned()),
         Object::NoReboot,
     ] {
@@ -421,7 +418,10 @@ fn a_reboot_that_was_seen_covers_what_it_covered_whatever_became_of_the_next() {
         // Said again, it is another matter, for which an attempt may be left.
         case.faults[0].last_at = at(31);
         case.settle(at(31));
-        let begun = !matches!(object, Object::Refused(_) | Object::NotBegun(_));
+        let begun = !matches!(
+            object,
+            Object::Refused(_) | Object::NotBegun(_) | Object::ProviderRefused(_)
+        );
         let status = case.status().as_str();
         assert_eq!(status, if begun { "NeedsOperator" } else { "Requested" });
     }
@@ -758,6 +758,80 @@ fn an_order_that_nobody_begins_fails_and_the_next_one_asks_for_no_force() {
     assert_eq!(case.settle(at(3)), ["Succeeded"]);
 }
 
+/// A refusal is said at once; what it is for (a token, a permission) is mended by somebody in minutes.
+#[test]
+fn a_provider_that_refuses_is_asked_again_after_pauses_and_costs_no_machine_its_repair() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    let words = "PermissionDenied: no".to_owned();
+    let mut now = at(1);
+    for (number, pause, says) in [
+        (1_u32, 15, "Failed"),
+        (2, 60, "NeedsOperator"),
+        (3, 240, "NeedsOperator"),
+        (4, 960, "NeedsOperator"),
+        (5, 1_800, "NeedsOperator"),
+        (6, 1_800, "NeedsOperator"),
+    ] {
+        case.object = Object::ProviderRefused(words.clone());
+        case.settle(now);
+        let again_at = now + SignedDuration::from_secs(pause);
+        let last = case
+            .incident
+            .repair
+            .as_ref()
+            .unwrap()
+            .attempt
+            .clone()
+            .unwrap();
+        assert_eq!(last.effect, Effect::ProviderRefused { again_at });
+        assert_eq!((last.number, last.force), (number, false));
+        assert_eq!(case.status().as_str(), says, "{number}");
+        if let RepairStatus::NeedsOperator(reason) = case.status() {
+            let words = words.clone();
+            let refuses = OperatorReason::ProviderRefuses { words, again_at };
+            assert_eq!(*reason, refuses, "the words and the time are told");
+        }
+        // Nothing before, whatever wakes the node; then the next.
+        let just_before = again_at - SignedDuration::from_secs(1);
+        assert_eq!(case.settle(just_before), [""; 0], "{number}");
+        assert_eq!(case.decide(just_before).wake_at, Some(again_at));
+        assert!(case.past.is_empty(), "it is no attempt on the machine");
+        assert_eq!(case.settle(again_at), ["Planned", "Requested"], "{number}");
+        now = again_at;
+    }
+    // Mended: the repair is done as if nothing had been.
+    case.object = Object::Done { since: None };
+    case.reboot("b2");
+    let states = case.settle(now);
+    assert_eq!(states, ["Succeeded"]);
+    assert_eq!(case.past.len(), 1);
+}
+
+#[test]
+fn the_pause_after_a_refusal_ends_with_the_faults_and_holds_after_a_restart() {
+    let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
+    case.settle(at(1));
+    case.object = Object::ProviderRefused("no".to_owned());
+    case.settle(at(1));
+    // A restart knows what is stored alone: the object may not be seen yet.
+    case.object = Object::NotKnown;
+    assert_eq!(case.settle(at(1)), [""; 0]);
+    let mut well = case.clone();
+    well.faults.clear();
+    assert_eq!(well.decide(at(1)).order, None);
+    well.settle(at(2));
+    assert_eq!(
+        well.ordered.len(),
+        1,
+        "nothing is ordered for faults that are gone"
+    );
+    let mut off = case.clone();
+    off.policy.mode = Mode::Off;
+    assert_eq!(off.settle(at(2)), [""; 0]);
+    assert_eq!(case.settle(at(2)), ["Planned", "Requested"]);
+}
+
 #[test]
 fn an_order_that_a_person_deletes_unsent_is_not_repeated_in_its_incident() {
     let mut case = Case::new(&[fault("RESTART_BM", "b1", 0)]);
@@ -892,7 +966,7 @@ enum Move {
 fn any_move() -> impl Strategy<Value = Move> {
     prop_oneof![
         6 => Just(Move::Decide),
-        3 => (0_usize..8).prop_map(Move::Object),
+        3 => (0_usize..9).prop_map(Move::Object),
         1 => Just(Move::Boot),
         1 => any::<bool>().prop_map(Move::Ready),
         2 => (0_usize..6).prop_map(Move::Faults),
@@ -920,6 +994,7 @@ proptest! {
                         4 => Object::Queued,
                         5 => Object::NotBegun(String::new()),
                         6 => Object::Done { since: None },
+                        7 => Object::ProviderRefused(String::new()),
                         _ => Object::Failed(String::new()),
                     };
                 }

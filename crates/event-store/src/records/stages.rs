@@ -59,11 +59,13 @@ enum RepairStatusRecord {
     FailedObject(String),
     FailedDeadline,
     FailedNotBegun(String),
+    FailedProviderRefused(String),
     NeedsOperatorUnsupported(String),
     NeedsOperatorExhausted(String),
     NeedsOperatorExhaustedUntil { rung: String, again_at: Timestamp },
     NeedsOperatorStillOpen,
     NeedsOperatorNotBegun,
+    NeedsOperatorProviderRefuses { words: String, again_at: Timestamp },
     NeedsOperatorCalledOff,
     Cancelled,
 }
@@ -91,6 +93,7 @@ enum EffectRecord {
     Seen(Timestamp),
     NotSeen,
     NotBegun,
+    ProviderRefused(Timestamp),
     Failed,
 }
 
@@ -221,6 +224,9 @@ impl From<&Repair> for RepairRecord {
             RepairStatus::Failed(RepairFailure::NotBegun(why)) => {
                 Record::FailedNotBegun(why.clone())
             }
+            RepairStatus::Failed(RepairFailure::ProviderRefused(why)) => {
+                Record::FailedProviderRefused(why.clone())
+            }
             RepairStatus::NeedsOperator(OperatorReason::Unsupported { action }) => {
                 Record::NeedsOperatorUnsupported(action.clone())
             }
@@ -235,6 +241,12 @@ impl From<&Repair> for RepairRecord {
                 Record::NeedsOperatorStillOpen
             }
             RepairStatus::NeedsOperator(OperatorReason::NotBegun) => Record::NeedsOperatorNotBegun,
+            RepairStatus::NeedsOperator(OperatorReason::ProviderRefuses { words, again_at }) => {
+                Record::NeedsOperatorProviderRefuses {
+                    words: words.clone(),
+                    again_at: *again_at,
+                }
+            }
             RepairStatus::NeedsOperator(OperatorReason::CalledOff) => {
                 Record::NeedsOperatorCalledOff
             }
@@ -259,6 +271,7 @@ impl From<&Repair> for RepairRecord {
                     Effect::Seen { at } => EffectRecord::Seen(at),
                     Effect::NotSeen => EffectRecord::NotSeen,
                     Effect::NotBegun => EffectRecord::NotBegun,
+                    Effect::ProviderRefused { again_at } => EffectRecord::ProviderRefused(again_at),
                     Effect::Failed => EffectRecord::Failed,
                 },
             }),
@@ -283,6 +296,9 @@ impl TryFrom<RepairRecord> for Repair {
             Record::FailedObject(why) => RepairStatus::Failed(RepairFailure::Object(why)),
             Record::FailedDeadline => RepairStatus::Failed(RepairFailure::Deadline),
             Record::FailedNotBegun(why) => RepairStatus::Failed(RepairFailure::NotBegun(why)),
+            Record::FailedProviderRefused(why) => {
+                RepairStatus::Failed(RepairFailure::ProviderRefused(why))
+            }
             Record::NeedsOperatorUnsupported(action) => {
                 RepairStatus::NeedsOperator(OperatorReason::Unsupported { action })
             }
@@ -295,6 +311,9 @@ impl TryFrom<RepairRecord> for Repair {
                 RepairStatus::NeedsOperator(OperatorReason::StillOpen)
             }
             Record::NeedsOperatorNotBegun => RepairStatus::NeedsOperator(OperatorReason::NotBegun),
+            Record::NeedsOperatorProviderRefuses { words, again_at } => {
+                RepairStatus::NeedsOperator(OperatorReason::ProviderRefuses { words, again_at })
+            }
             Record::NeedsOperatorCalledOff => {
                 RepairStatus::NeedsOperator(OperatorReason::CalledOff)
             }
@@ -317,6 +336,7 @@ impl TryFrom<RepairRecord> for Repair {
                     EffectRecord::Seen(at) => Effect::Seen { at },
                     EffectRecord::NotSeen => Effect::NotSeen,
                     EffectRecord::NotBegun => Effect::NotBegun,
+                    EffectRecord::ProviderRefused(again_at) => Effect::ProviderRefused { again_at },
                     EffectRecord::Failed => Effect::Failed,
                 },
             })

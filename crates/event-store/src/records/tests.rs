@@ -166,6 +166,7 @@ fn repairs_survive_in_every_state() {
         RepairStatus::Failed(RepairFailure::Object("why".into())),
         RepairStatus::Failed(RepairFailure::Deadline),
         RepairStatus::Failed(RepairFailure::NotBegun("why".into())),
+        RepairStatus::Failed(RepairFailure::ProviderRefused("why".into())),
         RepairStatus::NeedsOperator(OperatorReason::Unsupported { action }),
         RepairStatus::NeedsOperator(OperatorReason::Exhausted {
             rung: Rung::HandOver,
@@ -177,6 +178,10 @@ fn repairs_survive_in_every_state() {
         }),
         RepairStatus::NeedsOperator(OperatorReason::StillOpen),
         RepairStatus::NeedsOperator(OperatorReason::NotBegun),
+        RepairStatus::NeedsOperator(OperatorReason::ProviderRefuses {
+            words: "why".into(),
+            again_at: Timestamp::MAX,
+        }),
         RepairStatus::NeedsOperator(OperatorReason::CalledOff),
         RepairStatus::Cancelled,
     ];
@@ -185,6 +190,9 @@ fn repairs_survive_in_every_state() {
         Effect::Seen { at: Timestamp::MAX },
         Effect::NotSeen,
         Effect::NotBegun,
+        Effect::ProviderRefused {
+            again_at: Timestamp::MAX,
+        },
         Effect::Failed,
     ];
     let attempt = |effect| Attempt {

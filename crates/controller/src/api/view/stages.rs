@@ -177,16 +177,29 @@ pub(super) fn repair(context: &Context, node: &NodeName, repair: &Repair) -> typ
         detail: detail.to_owned(),
         words,
         since: repair.since,
-        again_at: again_at(&repair.status),
+        again_at: again_at(repair),
         blocked_by: blocked.map(str::to_owned),
         attempt: repair.attempt.as_ref().map(attempt),
     }
 }
 
-/// When something is ordered by itself although a person is needed.
-fn again_at(status: &RepairStatus) -> Option<Timestamp> {
-    match status {
+/// When something is ordered by itself although a person is needed, or the provider refused.
+fn again_at(repair: &Repair) -> Option<Timestamp> {
+    match &repair.status {
         RepairStatus::NeedsOperator(OperatorReason::Exhausted { again_at, .. }) => *again_at,
+        RepairStatus::NeedsOperator(OperatorReason::ProviderRefuses { again_at, .. }) => {
+            Some(*again_at)
+        }
+        RepairStatus::Failed(RepairFailure::ProviderRefused(_)) => {
+            match repair.attempt.as_ref()?.effect {
+                Effect::ProviderRefused { again_at } => Some(again_at),
+                Effect::Pending
+                | Effect::Seen { .. }
+                | Effect::NotSeen
+                | Effect::NotBegun
+                | Effect::Failed => None,
+            }
+        }
         RepairStatus::NeedsOperator(_)
         | RepairStatus::Planned { .. }
         | RepairStatus::Requested
@@ -205,6 +218,7 @@ fn failure(why: &RepairFailure) -> (&'static str, String) {
         RepairFailure::Object(words) => ("object", words.clone()),
         RepairFailure::Deadline => ("deadline", String::new()),
         RepairFailure::NotBegun(words) => ("not_begun", words.clone()),
+        RepairFailure::ProviderRefused(words) => ("provider_refused", words.clone()),
     }
 }
 
@@ -214,6 +228,7 @@ fn needs(why: &OperatorReason) -> (&'static str, String) {
         OperatorReason::Exhausted { rung, .. } => ("exhausted", rung.as_str().to_owned()),
         OperatorReason::StillOpen => ("still_open", String::new()),
         OperatorReason::NotBegun => ("not_begun", String::new()),
+        OperatorReason::ProviderRefuses { words, .. } => ("provider_refused", words.clone()),
         OperatorReason::CalledOff => ("called_off", String::new()),
     }
 }
@@ -233,6 +248,7 @@ fn attempt(attempt: &Attempt) -> types::RepairAttempt {
             Effect::Seen { .. } => "seen",
             Effect::NotSeen => "not_seen",
             Effect::NotBegun => "not_begun",
+            Effect::ProviderRefused { .. } => "provider_refused",
             Effect::Failed => "failed",
         }
         .to_owned(),

@@ -112,6 +112,7 @@ pub(crate) fn fault(fault: &api::Fault) -> String {
         checks::AGENT_SILENT => "this node's agent does not report",
         checks::AGENT_CONFLICT => "several agents report as this node",
         checks::AGENT_MACHINE => "the agent runs on another machine than the node",
+        checks::TOO_MANY_FAULTS => "more faults are told than a node may have open",
         "KernelLogUnreadable" => "the agent can't read the kernel log",
         "SpoolUnwritable" => "the agent can't write its spool",
         "EventsLost" => "the agent had to drop events",

@@ -18,7 +18,8 @@ use jiff::{SignedDuration, Timestamp};
 use crate::later;
 
 /// The checks of the controller's own that need a node to be about.
-const ABOUT_AGENTS: [&str; 3] = [
+const ABOUT_AGENTS: [&str; 4] = [
+    checks::TOO_MANY_FAULTS,
     checks::AGENT_SILENT,
     checks::AGENT_CONFLICT,
     checks::AGENT_MACHINE,
@@ -242,7 +243,7 @@ mod tests {
         let first = asked(&place, &faults, -1, at(10));
         assert_eq!(
             first.close,
-            [0, 1, 2].map(|index| (index, CloseCause::NodeDeleted))
+            [0, 1, 2, 3].map(|index| (index, CloseCause::NodeDeleted))
         );
         let end = at(10) + MEMORY;
         assert_eq!((first.forget, first.wake_at), (false, Some(end)));

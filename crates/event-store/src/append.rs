@@ -5,6 +5,7 @@ use health_event::{CloseCause, Scope, Sender, Stamp, Statement, Subject, devices
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, params};
 
+use crate::bounds::Fit;
 use crate::codec::nanos;
 use crate::fold::Fold;
 use crate::ledger::Ledger;
@@ -135,9 +136,19 @@ impl Ledger {
         if new.sender == Sender::controller() {
             come_last(&mut statement, &scope);
         }
+        let mut fit = if statement.healthy {
+            Fit::Whole
+        } else {
+            self.fit(connection, &key, &scope, &mut statement)?
+        };
         let named = statement.devices.len() * statement.codes.len();
-        let appended = if !statement.healthy && !make_room(connection, &mut scope, named)? {
-            self.counters.over_limit += 1;
+        if !statement.healthy && fit != Fit::Nothing && !make_room(connection, &mut scope, named)? {
+            fit = Fit::Nothing;
+        }
+        if fit != Fit::Whole {
+            self.note_unopened(connection, &key, new.received_at)?;
+        }
+        let appended = if fit == Fit::Nothing {
             let seq = match stored {
                 Some(seq) => seq,
                 None => self.store_event(connection, new, &id, statement.stamp.at)?,
@@ -159,7 +170,8 @@ impl Ledger {
             };
             let outcome = fold.account(self, connection, &id)?;
             let gone = fold.drop_orphans();
-            scope.store(connection, &key, &gone)?;
+            let open = scope.store(connection, &key, &gone)?;
+            self.note_open(&key, open);
             if statement.healthy {
                 self.counters.clears_dropped += scope.store_clears(connection, &statement)?;
             }

@@ -206,7 +206,8 @@ impl Ledger {
             for row in &gone {
                 scope.rows.remove(row);
             }
-            scope.store(connection, key, &gone)?;
+            let open = scope.store(connection, key, &gone)?;
+            self.note_open(key, open);
             if scope.is_empty() {
                 connection
                     .prepare_cached("DELETE FROM scopes WHERE scope = ?1")?

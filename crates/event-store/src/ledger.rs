@@ -9,6 +9,7 @@ use health_event::{BootId, Boots, NodeName, Order, Scope};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 
+use crate::bounds::OpenFaults;
 use crate::changes::Done;
 use crate::codec::nanos;
 use crate::options::Options;
@@ -21,6 +22,8 @@ use crate::types::{Commit, Counters};
 const SCOPE_WEIGHT_MAX: usize = 20_000;
 /// Machines whose boots are cached: some 100 bytes for each boot.
 const MACHINES_MAX: usize = 10_000;
+/// Nodes whose open faults are counted: some 200 bytes each.
+const NODES_MAX: usize = 10_000;
 
 /// A cache of two halves: what was used since the last turn, and before. When the young half is
 /// full the old one goes. Bounded, and nothing is ever searched for.
@@ -65,7 +68,7 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         !self.old.is_empty()
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.young.clear();
         self.old.clear();
         self.weight = 0;
@@ -79,6 +82,8 @@ pub(crate) struct Ledger {
     pub(crate) options: Options,
     pub(crate) scopes: Cache<Scope, CachedScope>,
     pub(crate) boots: Cache<String, Arc<Boots>>,
+    /// By node.
+    pub(crate) open_faults: Cache<NodeName, OpenFaults>,
     pub(crate) event_seq: u64,
     pub(crate) transition_seq: u64,
     pub(crate) fencing: u64,
@@ -108,6 +113,7 @@ impl Ledger {
             options,
             scopes: Cache::new(SCOPE_WEIGHT_MAX),
             boots: Cache::new(MACHINES_MAX),
+            open_faults: Cache::new(NODES_MAX),
             event_seq: 0,
             transition_seq: 0,
             fencing: 0,
@@ -131,6 +137,7 @@ impl Ledger {
     pub(crate) fn reset(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         self.scopes.clear();
         self.boots.clear();
+        self.open_faults.clear();
         self.shares.reset();
         self.counters = self.kept;
         let sql = "SELECT event_seq, transition_seq, fencing FROM counters";
@@ -145,7 +152,8 @@ impl Ledger {
     /// What was not used since the turn before goes; whether something is left.
     pub(crate) fn turn(&mut self) -> bool {
         let (scopes, boots) = (self.scopes.turn(), self.boots.turn());
-        scopes || boots
+        let open_faults = self.open_faults.turn();
+        scopes || boots || open_faults
     }
 
     pub(crate) fn begin(&mut self) {

@@ -21,6 +21,7 @@
 //! senders).
 
 mod append;
+pub mod bounds;
 mod changes;
 mod checkpoint;
 mod closing;
@@ -56,5 +57,5 @@ pub use store::{CommitListener, EventStore};
 pub use types::{
     Appended, AssertedFault, Batch, Commit, Consumer, Counters, Fingerprint, Gap, IncidentFilter,
     LastOrder, Machine, NewEvent, Outcome, Pruned, Shed, Standing, Stats, StoredEvent, StoredFault,
-    StoredTransition, Transition, TransitionsOf,
+    StoredTransition, Transition, TransitionsOf, Unopened,
 };

@@ -17,14 +17,14 @@ use crate::ledger::boots_from;
 use crate::records;
 use crate::retention::live_bytes;
 use crate::rows::{
-    CONSUMER, FAULT, GAPS, OPEN, SHED, consumer, event, fault, fault_id, gap, incident, node, shed,
-    transition,
+    CONSUMER, FAULT, GAPS, OPEN, SHED, UNOPENED, consumer, event, fault, fault_id, gap, incident,
+    node, shed, transition, unopened,
 };
 use crate::startup::keep_prepared;
 use crate::store::EventStore;
 use crate::types::{
     AssertedFault, Consumer, IncidentFilter, LastOrder, Machine, Stats, StoredEvent, StoredFault,
-    StoredTransition, TransitionsOf,
+    StoredTransition, TransitionsOf, Unopened,
 };
 
 /// Read connections that are kept; more are opened under load and closed after use.
@@ -388,6 +388,11 @@ impl EventStore {
                 }))
             })
         })
+    }
+
+    /// Nodes of which events found no room among the open faults, the newest first, at most `limit`.
+    pub fn unopened(&self, limit: usize) -> Result<Vec<Unopened>, ReadError> {
+        self.list("events that opened nothing", UNOPENED, [limit], unopened)
     }
 
     /// A module's state.

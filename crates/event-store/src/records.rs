@@ -124,6 +124,8 @@ struct IncidentRecord {
     faults_unknown: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     reasserted: Vec<Timestamp>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    put_back: Vec<Timestamp>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -336,6 +338,7 @@ pub(crate) fn incident(incident: &Incident) -> Result<String, BadRecord> {
         held_by: incident.held_by.clone(),
         faults_unknown: incident.faults_unknown,
         reasserted: incident.reasserted.clone(),
+        put_back: incident.put_back.clone(),
     };
     Ok(serde_json::to_string(&record)?)
 }
@@ -371,6 +374,7 @@ pub(crate) fn decode_incident(json: &str) -> Result<Incident, BadRecord> {
         held_by: record.held_by,
         faults_unknown: record.faults_unknown,
         reasserted: record.reasserted,
+        put_back: record.put_back,
     })
 }
 

@@ -135,6 +135,8 @@ impl Ledger {
         }
         note_turns(self, kept, now, CloseCause::Recovered);
         kept.store(connection, present, &orphans)?;
+        // Another agent's name may be what they are counted under now.
+        self.open_faults.clear();
         kept.rewrite_clears(connection, gone.number)?;
         connection
             .prepare_cached("DELETE FROM scopes WHERE scope = ?1")?

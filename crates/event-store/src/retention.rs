@@ -261,6 +261,7 @@ fn drop_others(
         ),
         ("DELETE FROM gaps WHERE at < ?1 AND ?2", old),
         ("DELETE FROM shed WHERE last_at < ?1 AND ?2", old),
+        ("DELETE FROM unopened WHERE last_at < ?1 AND ?2", old),
         (
             "DELETE FROM spools WHERE at < ?1 AND ?2 AND EXISTS (
                 SELECT 1 FROM spools s WHERE s.node = spools.node AND s.at > spools.at)",

@@ -12,7 +12,7 @@ use crate::codec::from_nanos;
 use crate::encode;
 use crate::facts::Facts;
 use crate::records::{self, subject_from};
-use crate::types::{Consumer, Gap, Shed, StoredEvent, StoredFault, StoredTransition};
+use crate::types::{Consumer, Gap, Shed, StoredEvent, StoredFault, StoredTransition, Unopened};
 
 pub(crate) const FAULT: &str =
     "SELECT s.subject, s.agent, s.component, s.check_name, f.space, f.device_kind,
@@ -79,6 +79,21 @@ pub(crate) fn shed(row: &Row<'_>) -> rusqlite::Result<Shed> {
         from: row.get(2)?,
         to: row.get(3)?,
         at: from_nanos(row.get(4)?),
+    })
+}
+
+pub(crate) const UNOPENED: &str =
+    "SELECT node, agent, check_name, events, first_at, last_at FROM unopened
+     ORDER BY last_at DESC LIMIT ?1";
+
+pub(crate) fn unopened(row: &Row<'_>) -> rusqlite::Result<Unopened> {
+    Ok(Unopened {
+        node: node(row, 0)?,
+        agent: row.get(1)?,
+        check_name: row.get(2)?,
+        events: row.get(3)?,
+        since: from_nanos(row.get(4)?),
+        at: from_nanos(row.get(5)?),
     })
 }
 

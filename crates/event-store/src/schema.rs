@@ -2,7 +2,19 @@
 
 /// One entry for each version: what brings the file from the version before to this one. Entries
 /// are never changed once released.
-pub(crate) const MIGRATIONS: [&str; 4] = [V1, V2, V3, V4];
+pub(crate) const MIGRATIONS: [&str; 5] = [V1, V2, V3, V4, V5];
+
+/// Events that opened nothing because their nodes had as many open faults as a node may have.
+const V5: &str = "
+CREATE TABLE unopened (
+    node TEXT PRIMARY KEY,
+    agent TEXT NOT NULL,
+    check_name TEXT NOT NULL,
+    events INTEGER NOT NULL,
+    first_at INTEGER NOT NULL,
+    last_at INTEGER NOT NULL
+) WITHOUT ROWID;
+";
 
 /// Events of machines that their nodes are not: stored, without effect.
 const V4: &str = "

@@ -14,8 +14,8 @@ use crate::facts::Facts;
 /// cut there.
 pub const COPIES_MAX: usize = 1 << 20;
 
-/// Faults that one check of one node may have, open and remembered: twice what one event can name.
-pub(crate) const FAULTS_MAX: usize = 8_192;
+/// Faults that one check of one node may have, open and remembered: each event looks at all of them.
+pub(crate) const FAULTS_MAX: usize = 2 * crate::bounds::NODE;
 
 const INSERT_CLEAR: &str = "INSERT OR REPLACE INTO clears (scope, key, received_at, state)
     VALUES (?1, ?2, ?3, ?4)";
@@ -64,6 +64,8 @@ pub(crate) struct CachedScope {
     machine_written: String,
     pub(crate) state: ScopeState,
     pub(crate) rows: HashMap<u64, Row>,
+    /// Open faults as written last.
+    open: usize,
     /// Healthy statements that have a row.
     clears: HashSet<[u8; 16]>,
 }
@@ -102,6 +104,7 @@ impl CachedScope {
             machine,
             state: ScopeState::default(),
             rows: HashMap::new(),
+            open: 0,
             clears: HashSet::new(),
         };
         if number != 0 {
@@ -135,6 +138,7 @@ impl CachedScope {
             );
             self.state.faults.push(state);
         }
+        self.open = self.state.faults.iter().filter(|f| f.open).count();
         Ok(())
     }
 
@@ -178,13 +182,14 @@ impl CachedScope {
         orphans.copied().collect()
     }
 
-    /// Writes what changed. `gone` = rows of faults that no longer exist.
+    /// Writes what changed. `gone` = rows of faults that no longer exist. Answers how many faults were
+    /// open, and how many are.
     pub(crate) fn store(
         &mut self,
         connection: &Connection,
         scope: &Scope,
         gone: &[u64],
-    ) -> rusqlite::Result<()> {
+    ) -> rusqlite::Result<(usize, usize)> {
         self.store_scope(connection, scope)?;
         for row in gone {
             connection
@@ -207,7 +212,8 @@ impl CachedScope {
                 row.changed = false;
             }
         }
-        Ok(())
+        let open = self.state.faults.iter().filter(|f| f.open).count();
+        Ok((std::mem::replace(&mut self.open, open), open))
     }
 
     fn store_scope(&mut self, connection: &Connection, scope: &Scope) -> rusqlite::Result<()> {

@@ -360,6 +360,24 @@ pub struct Shed {
     pub at: Timestamp,
 }
 
+/// Events of a node that opened nothing, or not all that they named, because the node had as many
+/// open faults as a node may have ([`crate::bounds`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unopened {
+    /// The node.
+    pub node: NodeName,
+    /// Whose the last of them was.
+    pub agent: String,
+    /// Its check.
+    pub check_name: String,
+    /// How many events.
+    pub events: u64,
+    /// Receipt of the first of them.
+    pub since: Timestamp,
+    /// Receipt of the last.
+    pub at: Timestamp,
+}
+
 /// The last event of an agent's spool that is stored, all before it included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastOrder {
@@ -423,7 +441,8 @@ pub struct Counters {
     pub repeats: u64,
     /// Remembered healthy statements that went because a check and node had too many.
     pub clears_dropped: u64,
-    /// Events that named more faults than a check and node may have: stored without effect.
+    /// Events that named more faults than may be open of a check, an agent or a node: stored, and what
+    /// found no room opened nothing.
     pub over_limit: u64,
     /// Events that went because their senders had more than their shares of the store.
     pub shed: u64,

@@ -7,6 +7,7 @@
 )]
 
 mod append;
+mod bounds;
 mod crash;
 mod faults;
 mod footing;

@@ -38,6 +38,9 @@ pub const AGENT_SILENT: &str = "AgentSilent";
 pub const AGENT_CONFLICT: &str = "AgentConflict";
 /// The controller's: a node's agent runs on another machine than the node object names.
 pub const AGENT_MACHINE: &str = "AgentMachineMismatch";
+/// The controller's: events of a node opened nothing, because it has as many open faults as a node may
+/// have.
+pub const TOO_MANY_FAULTS: &str = "TooManyFaults";
 /// The controller's: the agents of a pool fall silent together.
 pub const POOL_SILENT: &str = "PoolSilent";
 /// The controller's: type of the condition of a node that would be taken out, or given back, if no
@@ -52,7 +55,8 @@ pub const QUARANTINE_WITHHELD: &str = "QuarantineWithheld";
 pub const BREAKER_TRIPPED: &str = "BreakerTripped";
 
 /// Under these names only the controller speaks.
-const CONTROLLERS: [&str; 8] = [
+const CONTROLLERS: [&str; 9] = [
+    TOO_MANY_FAULTS,
     AGENT_SILENT,
     AGENT_CONFLICT,
     AGENT_MACHINE,
@@ -77,7 +81,7 @@ pub fn is_wardens(name: &str) -> bool {
 
 /// Every check with a known way to an end. Source of the reference's names:
 /// log-and-nic-detection 1; ours: the design's wire-agent 2.
-pub const CHECKS: [Check; 11] = [
+pub const CHECKS: [Check; 12] = [
     check(SYSLOG_AGENT, "GPU", XID, ClearedBy::Reboot, true),
     check(
         SYSLOG_AGENT,
@@ -146,6 +150,13 @@ pub const CHECKS: [Check; 11] = [
         WARDEN_AGENT,
         "Agent",
         AGENT_MACHINE,
+        ClearedBy::Reading,
+        false,
+    ),
+    check(
+        WARDEN_AGENT,
+        "Agent",
+        TOO_MANY_FAULTS,
         ClearedBy::Reading,
         false,
     ),

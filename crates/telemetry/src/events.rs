@@ -416,6 +416,32 @@ impl AgentDoubtful<'_> {
     }
 }
 
+/// Events of a node opened no fault, because as many are open as may be.
+#[derive(Debug)]
+pub struct FaultsUnopened<'a> {
+    /// Node.
+    pub node: &'a str,
+    /// Who said the last of them.
+    pub agent: &'a str,
+    /// Under which check.
+    pub check: &'a str,
+    /// How many.
+    pub events: u64,
+}
+
+impl FaultsUnopened<'_> {
+    /// Log line; how many nodes there are is a level that the module sets itself.
+    pub fn emit(&self) {
+        error!(
+            node = self.node,
+            agent = self.agent,
+            check = self.check,
+            events = self.events,
+            "a node has as many open faults as it may have: events are stored and open none"
+        );
+    }
+}
+
 /// Many nodes of a pool fell silent or NotReady together: a fault of the pool (network, power,
 /// API server), not of the nodes.
 #[derive(Debug)]

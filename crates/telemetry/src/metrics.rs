@@ -73,6 +73,7 @@ pub struct ControllerMetrics {
     pub agents_missing: Gauge,
     pub agents_conflicting: Gauge,
     pub agents_other_machine: Gauge,
+    pub nodes_with_too_many_faults: Gauge,
     pub pool_silent: Family<PoolLabel, Gauge>,
 
     pub node_condition_updates: Family<StatusLabel, Counter>,
@@ -184,6 +185,7 @@ impl ControllerMetrics {
             agents_missing: agents.missing,
             agents_conflicting: agents.conflicting,
             agents_other_machine: agents.other_machine,
+            nodes_with_too_many_faults: agents.too_many_faults,
             pool_silent: agents.pool_silent,
             quarantine_events_received: quarantine.received,
             quarantine_events_processed: quarantine.processed,

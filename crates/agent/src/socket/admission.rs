@@ -3,7 +3,7 @@
 //! # Invariants (tests below)
 //! - Everything kept is bounded; what is forgotten early costs a repeat, never an event.
 //! - An event of an identity that is not open needs no token, so that a fault is never held up by
-//!   its sender's noise.
+//!   its sender's noise; not beyond as many as the controller opens, so that noise can't take its form.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -23,8 +23,10 @@ const RATE: f64 = 20.0;
 const BURST: f64 = 2_000.0;
 /// Senders known at most; of more, the one heard of longest ago starts anew.
 const MAX_SENDERS: usize = 256;
-/// Open identities known at most; beyond that new ones need tokens too.
-const MAX_OPEN: usize = 8_192;
+/// Open identities known at most, and of one sender: as many faults as the controller opens of a node
+/// and of an agent name. Beyond that new ones need tokens too.
+const MAX_OPEN: usize = 1_024;
+const MAX_OPEN_OF_ONE: usize = 512;
 /// Agents whose clock is known to be wrong at most.
 const MAX_SKEWED: usize = 64;
 /// How often a wrong clock is told again.
@@ -58,7 +60,8 @@ pub(super) struct Admission {
     numbers: HashMap<[u8; 32], u64>,
     taken: VecDeque<(Timestamp, [u8; 32])>,
     buckets: BTreeMap<Caller, Bucket>,
-    open: HashSet<(u32, [u8; 16])>,
+    open: HashMap<Caller, HashSet<[u8; 16]>>,
+    open_in_all: usize,
     skewed: BTreeMap<String, Timestamp>,
 }
 
@@ -74,7 +77,8 @@ impl Admission {
         self.forget(now);
         let (mut new, mut known, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
         let mut needed: BTreeMap<&str, f64> = BTreeMap::new();
-        let mut opening = HashSet::new();
+        let mut opening: HashMap<&str, HashSet<[u8; 16]>> = HashMap::new();
+        let mut opening_in_all = 0;
         for (index, candidate) in batch.iter().enumerate() {
             if let Some(hash) = &candidate.hash {
                 if let Some(number) = self.numbers.get(hash) {
@@ -86,9 +90,15 @@ impl Admission {
                 }
             }
             new.push(index);
-            let identity = (uid, identity_of(&candidate.event));
-            if !self.passes(identity, &candidate.event) || !opening.insert(identity) {
-                *needed.entry(candidate.event.agent.as_str()).or_default() += 1.0;
+            let event = &candidate.event;
+            let identity = identity_of(event);
+            let of_sender = opening.entry(event.agent.as_str()).or_default();
+            let room = (of_sender.len(), opening_in_all);
+            let is_free = self.passes(uid, &identity, event, room) && of_sender.insert(identity);
+            if !is_free {
+                *needed.entry(event.agent.as_str()).or_default() += 1.0;
+            } else if !event.is_healthy {
+                opening_in_all += 1;
             }
         }
         let wait = needed
@@ -106,11 +116,20 @@ impl Admission {
 
     /// Remembers what was taken in.
     pub(super) fn taken(&mut self, uid: u32, candidate: &Candidate, number: u64, now: Timestamp) {
-        let identity = (uid, identity_of(&candidate.event));
+        let identity = identity_of(&candidate.event);
+        let caller = (uid, candidate.event.agent.clone());
         if candidate.event.is_healthy {
-            self.open.remove(&identity);
-        } else if self.open.len() < MAX_OPEN {
-            self.open.insert(identity);
+            if let Some(open) = self.open.get_mut(&caller) {
+                self.open_in_all -= usize::from(open.remove(&identity));
+                if open.is_empty() {
+                    self.open.remove(&caller);
+                }
+            }
+        } else if self.open_in_all < MAX_OPEN {
+            let open = self.open.entry(caller).or_default();
+            if open.len() < MAX_OPEN_OF_ONE {
+                self.open_in_all += usize::from(open.insert(identity));
+            }
         }
         let Some(hash) = candidate.hash else { return };
         if self.taken.len() >= MAX_DUPLICATES
@@ -139,13 +158,23 @@ impl Admission {
         Some(false)
     }
 
-    /// Whether an event needs no token: it opens what is not open.
-    fn passes(&self, identity: (u32, [u8; 16]), event: &HealthEvent) -> bool {
-        let known = self.open.contains(&identity);
+    /// Whether an event needs no token: it opens what is not open, and there is room beside what the
+    /// batch opens of its sender and in all.
+    fn passes(
+        &self,
+        uid: u32,
+        identity: &[u8; 16],
+        event: &HealthEvent,
+        (of_sender, in_all): (usize, usize),
+    ) -> bool {
+        let open = self.open.get(&(uid, event.agent.clone()));
+        let known = open.is_some_and(|open| open.contains(identity));
         if event.is_healthy {
             known
         } else {
-            !known && self.open.len() < MAX_OPEN
+            !known
+                && open.map_or(0, HashSet::len) + of_sender < MAX_OPEN_OF_ONE
+                && self.open_in_all + in_all < MAX_OPEN
         }
     }
 
@@ -312,6 +341,44 @@ mod tests {
     }
 
     #[test]
+    fn made_up_codes_pass_without_tokens_up_to_the_controllers_bound_only() {
+        let mut admission = Admission::default();
+        let codes = |agent: &str, from: u32, to: u32| -> Vec<Candidate> {
+            let codes = from..to;
+            codes
+                .map(|code| candidate(agent, code, false, None))
+                .collect()
+        };
+        // 512 without a token, 2,000 with those of the burst; the next ones 20 a second.
+        for batch in codes("a", 0, 2_512).chunks(500) {
+            assert!(matches!(
+                take(&mut admission, batch, at(0)),
+                Plan::Take { .. }
+            ));
+        }
+        let next = codes("a", 3_000, 3_020);
+        let wait = Plan::Wait(SignedDuration::from_secs(1));
+        assert_eq!(take(&mut admission, &next, at(0)), wait);
+        // One batch has no more than many.
+        let mut other = Admission::default();
+        assert!(matches!(
+            take(&mut other, &codes("a", 0, 2_512), at(0)),
+            Plan::Take { .. }
+        ));
+        assert_eq!(take(&mut other, &next, at(0)), wait);
+        // Nobody else waits for it, and a recovery of what is open needs no token.
+        let new = codes("b", 0, 1);
+        assert_eq!(take(&mut admission, &new, at(0)), all(vec![0]));
+        let recovery = [candidate("a", 5, true, None)];
+        assert_eq!(take(&mut admission, &recovery, at(0)), all(vec![0]));
+        assert_eq!(
+            take(&mut admission, &next[..1], at(0)),
+            all(vec![0]),
+            "its room"
+        );
+    }
+
+    #[test]
     fn a_wrong_clock_is_told_once_in_ten_minutes_and_its_end_once() {
         let mut admission = Admission::default();
         let good = candidate("a", 1, false, None);
@@ -342,7 +409,9 @@ mod tests {
         }
         assert_eq!(admission.numbers.len(), MAX_DUPLICATES);
         assert_eq!(admission.taken.len(), MAX_DUPLICATES);
-        assert_eq!(admission.open.len(), MAX_OPEN);
+        assert_eq!(admission.open_in_all, MAX_OPEN);
+        let open: usize = admission.open.values().map(HashSet::len).sum();
+        assert_eq!(open, MAX_OPEN);
         assert!(admission.buckets.len() <= MAX_SENDERS);
         assert_eq!(admission.skewed.len(), MAX_SKEWED);
     }

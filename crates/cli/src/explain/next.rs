@@ -326,7 +326,7 @@ fn quarantined(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
         lines.extend(repair::lines(facts, incident, clock));
     }
     let mut open = faults::sorted(facts, &facts.node.faults);
-    open.retain(|fault| matches!(role(facts, fault), Role::Acts(_)));
+    open.retain(|fault| faults::acts(facts, fault));
     if !open.is_empty() {
         lines.push(Line::Comes(format!(
             "The node stays out until {} ended:",

@@ -20,6 +20,7 @@
 mod asked;
 mod compare;
 mod contest;
+mod crowded;
 mod doubt;
 mod ended;
 mod service;

@@ -15,6 +15,7 @@ use telemetry::events::{AgentSilent, AgentsMissing, PoolSilent};
 use telemetry::metrics::PoolLabel;
 use tracing::{info, warn};
 
+use super::crowded::Crowded;
 use super::doubt::Doubts;
 use super::state::{Reports, Standing};
 use crate::config::ReportsConfig;
@@ -48,6 +49,7 @@ pub struct Silence {
     pools: BTreeSet<String>,
     missing_told: bool,
     doubts: Doubts,
+    crowded: Crowded,
 }
 
 /// What one look found about a node.
@@ -91,6 +93,7 @@ impl Silence {
             pools,
             missing_told: false,
             doubts,
+            crowded: Crowded::new(),
         })
     }
 
@@ -117,6 +120,10 @@ impl Silence {
         let mut out_of_reach: BTreeMap<String, BTreeMap<NodeName, Timestamp>> = BTreeMap::new();
         let nodes = self.nodes.all();
         self.doubts.look(&nodes, now).await?;
+        let store = self.reports.store();
+        self.crowded
+            .look(store, &self.nodes, &self.metrics, now)
+            .await?;
         for node in nodes {
             let (found, quiet) = self.look_at(&node, now)?;
             if !quiet {

@@ -15,6 +15,9 @@ use super::facts::{FaultFacts, Mode, NodeFacts, View};
 /// Metadata key by which a sender of a forced event names who asked for it (reference).
 const CREATOR: &str = "creator_id";
 
+/// Closed faults that an incident keeps at most.
+const CLOSED_KEPT: usize = 512;
+
 /// The open faults that may act, oldest first, and why others may not.
 pub(super) struct Candidates<'a> {
     pub(super) faults: Vec<&'a FaultFacts>,
@@ -257,7 +260,28 @@ pub(super) fn refresh(
             }
         }
     }
+    if !joining.is_empty() {
+        forget_closed(&mut incident.faults);
+    }
     changed
+}
+
+/// Drops what closed beyond [`CLOSED_KEPT`], what joined first first: the whole incident is stored at
+/// each step. The last that came through the node's agent stays, because the release asks for it.
+fn forget_closed(faults: &mut Vec<IncidentFault>) {
+    let closed = faults.iter().filter(|f| f.closed_at.is_some()).count();
+    let mut surplus = closed.saturating_sub(CLOSED_KEPT);
+    if surplus == 0 {
+        return;
+    }
+    let through = |f: &IncidentFault| f.closed_at.is_some() && f.through_agent;
+    let last = faults.iter().rev().find(|f| through(f));
+    let last = last.map(|f| f.id.clone());
+    faults.retain(|fault| {
+        let goes = surplus > 0 && fault.closed_at.is_some() && last.as_ref() != Some(&fault.id);
+        surplus -= usize::from(goes);
+        !goes
+    });
 }
 
 /// What was found before a fault says nothing of it: the node is validated anew, if it is at all.
@@ -267,5 +291,41 @@ fn validate_anew(validation: Option<&mut Validation>, now: Timestamp) {
             status: ValidationStatus::Running,
             since: now,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::{at, fault_id};
+
+    #[test]
+    fn an_incident_keeps_what_is_open_and_the_last_that_closed() {
+        let fault = |n: usize| IncidentFault {
+            id: fault_id(&n.to_string()),
+            rules: BTreeSet::new(),
+            forced_by: None,
+            action: health_event::RecommendedAction::None,
+            seq: n as u64,
+            joined_at: at(0),
+            closed_at: n.is_multiple_of(2).then(|| at(1)),
+            through_agent: n == 0,
+        };
+        let mut faults: Vec<IncidentFault> = (0..2_000).map(fault).collect();
+        forget_closed(&mut faults);
+        let seqs = |closed: bool| -> Vec<u64> {
+            let of = faults.iter().filter(|f| f.closed_at.is_some() == closed);
+            of.map(|f| f.seq).collect()
+        };
+        assert_eq!(seqs(false).len(), 1_000);
+        let mut newest: Vec<u64> = (0..2_000)
+            .step_by(2)
+            .skip(1_000 - (CLOSED_KEPT - 1))
+            .collect();
+        newest.insert(0, 0);
+        assert_eq!(seqs(true), newest);
+        let before = faults.clone();
+        forget_closed(&mut faults);
+        assert_eq!(faults, before);
     }
 }

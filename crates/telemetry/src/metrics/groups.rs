@@ -91,6 +91,7 @@ pub(super) struct AgentMetrics {
     pub(super) silent: Gauge,
     pub(super) missing: Gauge,
     pub(super) conflicting: Gauge,
+    pub(super) too_many_faults: Gauge,
     pub(super) other_machine: Gauge,
     pub(super) pool_silent: Family<PoolLabel, Gauge>,
 }
@@ -114,6 +115,12 @@ impl AgentMetrics {
                 r,
                 "warden_agents_missing",
                 "Nodes on which no agent ever reported",
+                Gauge::default(),
+            ),
+            too_many_faults: add(
+                r,
+                "warden_nodes_with_too_many_faults",
+                "Nodes of which events opened no fault within 10 min, because as many are open as may be",
                 Gauge::default(),
             ),
             conflicting: add(

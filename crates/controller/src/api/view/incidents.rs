@@ -1,8 +1,11 @@
 //! Incidents as the API shows them.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use event_store::StoredFault;
-use health_event::RecommendedAction;
 use health_event::incident::{self, QuarantineStatus, ValidationStatus, Withheld};
+use health_event::{FaultId, RecommendedAction};
 use jiff::Timestamp;
 
 use super::faults::custom_action;
@@ -76,15 +79,19 @@ fn incident_faults(context: &Context, incident: &incident::Incident) -> Vec<type
     }
     // The name stands in the event, which the store keeps with the fault.
     let open = context.store.open_faults(&incident.node);
-    let open = open.map(|open| open.to_vec()).unwrap_or_default();
+    let open = open.unwrap_or_else(|_| Arc::from([]));
     let closed = context.store.closed_faults(&incident.node, SHOWN_CLOSED);
-    let known: Vec<StoredFault> = open.into_iter().chain(closed.unwrap_or_default()).collect();
+    // The open one counts, where it closed before as well.
+    let known: HashMap<&FaultId, &StoredFault> = closed
+        .iter()
+        .flatten()
+        .rev()
+        .chain(open.iter().rev())
+        .map(|of| (&of.id, of))
+        .collect();
     for (shown, fault) in faults.iter_mut().zip(&incident.faults) {
-        let of = known.iter().find(|of| of.id == fault.id);
-        shown.custom_action = of
-            .filter(|_| fault.action == custom)
-            .map(custom_action)
-            .unwrap_or_default();
+        let of = known.get(&fault.id).filter(|_| fault.action == custom);
+        shown.custom_action = of.map(|of| custom_action(of)).unwrap_or_default();
     }
     faults
 }

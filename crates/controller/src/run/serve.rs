@@ -75,9 +75,8 @@ pub(super) async fn pages(
     let stop = stop.clone();
     tasks.spawn("api", async move {
         let stopped = async move { stop.requested().await };
-        Ok(axum::serve(listener, router)
-            .with_graceful_shutdown(stopped)
-            .await?)
+        api::serve(listener, router, stopped).await;
+        Ok(())
     });
     Ok(late)
 }

@@ -222,7 +222,12 @@ pub(crate) fn of_line(node: &NodeLine) -> String {
         (Some("Planned"), _) => ", repair Planned".to_owned(),
         _ => String::new(),
     };
-    format!("{stage}{person}")
+    let marks = if node.marks_removed > 0 {
+        ", something takes its marks off"
+    } else {
+        ""
+    };
+    format!("{stage}{marks}{person}")
 }
 
 #[cfg(test)]

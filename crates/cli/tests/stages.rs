@@ -615,6 +615,7 @@ fn status_counts_nodes_that_drain_are_repaired_or_need_a_person() {
     let line = |name: &str, drain: &str, repair: Option<&str>, person| api::NodeLine {
         drain: Some(drain.into()),
         repair: repair.map(str::to_owned),
+        marks_removed: 0,
         needs_person: person,
         ..kit::node_line(name, Some("Quarantined"))
     };

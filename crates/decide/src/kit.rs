@@ -61,5 +61,6 @@ pub(crate) fn incident(drain: Option<DrainStatus>) -> Incident {
         held_by: None,
         faults_unknown: false,
         reasserted: Vec::new(),
+        put_back: Vec::new(),
     }
 }

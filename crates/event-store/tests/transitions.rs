@@ -41,6 +41,7 @@ pub(crate) fn incident(id: &str, uid: &str, version: u64) -> Incident {
         held_by: None,
         faults_unknown: false,
         reasserted: Vec::new(),
+        put_back: Vec::new(),
         drain: None,
         repair: None,
         validation: None,

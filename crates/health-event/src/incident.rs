@@ -628,7 +628,12 @@ pub struct Incident {
     /// When the uncordon of a co-operating controller was answered, newest last, one more than
     /// [`REASSERTS`] at most: only under policy `reassert`.
     pub reasserted: Vec<Timestamp>,
+    /// When marks of ours that somebody had taken off were put back in the last hour, newest last.
+    pub put_back: Vec<Timestamp>,
 }
+
+/// How often in an hour our marks are put back at once; whoever takes them off more often is no accident.
+pub const PUT_BACKS: usize = 3;
 
 /// How often in an hour a cordon is put back that a co-operating controller took off.
 pub const REASSERTS: usize = 3;

@@ -260,6 +260,8 @@ pub const EVICTION_BLOCKED: &str = "EvictionBlocked";
 pub const DRAIN_FAILED: &str = "DrainFailed";
 /// Reason of the Event on a node whose drain does not begin, for a reason that a person can end.
 pub const DRAIN_WITHHELD: &str = "DrainWithheld";
+/// Reason of the Event on a node that is out and whose marks something takes off again and again.
+pub const MARKS_REMOVED: &str = "MarksRemoved";
 /// Reason of the Event on a node on which an attempt to repair it failed.
 pub const REPAIR_FAILED: &str = "RepairFailed";
 /// Reason of the Event on a node that a person took back while a repair may still have its effect.

@@ -191,6 +191,9 @@ pub struct NodeLine {
     /// Somebody took Warden's marks off, and the incident is still open: the node is not out.
     #[serde(default)]
     pub given_back: bool,
+    /// As [`Incident::marks_removed`].
+    #[serde(default)]
+    pub marks_removed: usize,
     /// State of its drain; none = nothing asked for one.
     #[serde(default)]
     pub drain: Option<String>,
@@ -464,6 +467,10 @@ pub struct Incident {
     /// It was rebuilt from a node that does not name all that it is out for.
     #[serde(default)]
     pub faults_unknown: bool,
+    /// How often in the last hour marks were put back that something had taken off, where that is more often than
+    /// it may happen at once: then they are put back more and more rarely; 0 = nothing to tell.
+    #[serde(default)]
+    pub marks_removed: usize,
     /// What keeps the node from being given back although no fault is open: `repair_under_way`,
     /// `validation`, `external_owner`, `faults_unknown`, `agent_not_settled`, `settling`, or a mode; none =
     /// nothing, or a fault is open.

@@ -174,6 +174,14 @@ fn of_incident(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Line> {
         "Releasing" => vec![writes(facts, incident, "gives the node back", clock)],
         _ => quarantined(facts, incident, clock),
     };
+    if incident.marks_removed > 0 {
+        lines.push(Line::Blocks(format!(
+            "Something takes Warden's annotations off this node again and again ({} times put back in the last \
+             hour); the node stays out, and they are put back more and more rarely, up to each 10 min. Which they \
+             are says the Event MarksRemoved; look for a controller that removes annotations it does not know.",
+            incident.marks_removed
+        )));
+    }
     if let Some(why) = &incident.needs_operator {
         lines.insert(0, Line::Person(needs_operator(facts, why)));
     }

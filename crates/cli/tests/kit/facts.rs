@@ -73,6 +73,7 @@ pub(crate) fn node_line(name: &str, state: Option<&str>) -> api::NodeLine {
         kept_by: Vec::new(),
         drain: None,
         repair: None,
+        marks_removed: 0,
         needs_person: false,
     }
 }
@@ -198,6 +199,7 @@ pub(crate) fn incident(state: &str) -> api::Incident {
         needs_operator: None,
         held_by: None,
         faults_unknown: false,
+        marks_removed: 0,
         release_kept_by: None,
         validation: None,
         drain: None,

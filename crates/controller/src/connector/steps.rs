@@ -34,6 +34,8 @@ struct Cause {
     trip: Option<Tripped>,
     #[serde(default)]
     repair_left: Option<String>,
+    #[serde(default)]
+    marks_removed: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -112,6 +114,7 @@ fn take(step: &StoredTransition, said: &mut BTreeMap<decide::connector::Aggregat
         text: &cause.text,
         trip,
         repair_left: cause.repair_left.as_deref(),
+        marks_removed: cause.marks_removed.as_deref(),
         at: step.at,
     });
     for post in posts {

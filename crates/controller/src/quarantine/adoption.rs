@@ -177,6 +177,7 @@ fn ended_by_person(id: IncidentId, node: &NodeFacts, now: Timestamp) -> Incident
         held_by: None,
         faults_unknown: false,
         reasserted: Vec::new(),
+        put_back: Vec::new(),
         drain: None,
         repair: None,
         validation: None,

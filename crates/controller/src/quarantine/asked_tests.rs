@@ -28,6 +28,7 @@ fn incident(state: QuarantineStatus, held_by: Option<&str>) -> Incident {
         held_by: held_by.map(str::to_owned),
         faults_unknown: false,
         reasserted: Vec::new(),
+        put_back: Vec::new(),
         drain: None,
         repair: None,
         validation: None,

@@ -1,9 +1,11 @@
 //! The facts that decided a transition, as the audit trail keeps them.
 
-use decide::quarantine::{Decision, Reason};
-use health_event::incident::QuarantineStatus;
+use decide::quarantine::{Annotation, Decision, Reason};
+use health_event::incident::{PUT_BACKS, QuarantineStatus};
 use health_event::keys;
 use serde_json::json;
+
+use crate::kubernetes::patch::annotation_name;
 
 use super::breaker::TakenRecord;
 use super::observe::Observed;
@@ -20,6 +22,31 @@ fn repair_left<'a>(decision: &Decision, observed: &'a Observed) -> Option<&'a st
     let repair = observed.incident.as_ref()?.repair.as_ref()?;
     let attempt = repair.attempt.as_ref()?;
     (goes && repair.status.is_under_way()).then_some(&attempt.object)
+}
+
+/// The annotations of ours that somebody takes off again and again, so that they are put back more rarely.
+fn removed(decision: &Decision, observed: &Observed) -> Option<String> {
+    let reason = decision
+        .transition
+        .as_ref()
+        .map(|transition| &transition.reason);
+    let incident = decision.incident.as_ref()?;
+    if reason != Some(&Reason::MarksRestored) || incident.put_back.len() <= PUT_BACKS {
+        return None;
+    }
+    let there = &observed.facts.as_ref()?.annotations;
+    let marks = &incident.marks;
+    let ours = [
+        (Annotation::Incident, true),
+        (Annotation::HealthEvents, true),
+        (Annotation::IsCordoned, marks.cordon),
+        (Annotation::AppliedTaints, !marks.taints.is_empty()),
+    ];
+    let gone = ours
+        .iter()
+        .filter(|(key, wanted)| *wanted && !there.contains_key(key));
+    let names: Vec<_> = gone.map(|(key, _)| annotation_name(*key).text).collect();
+    Some(names.join(", "))
 }
 
 /// The facts that decided, for the audit trail.
@@ -52,6 +79,9 @@ pub(super) fn cause(decision: &Decision, observed: &Observed, taken: &TakenRecor
     }
     if let Some(object) = repair_left(decision, observed) {
         cause["repair_left"] = json!(object);
+    }
+    if let Some(which) = removed(decision, observed) {
+        cause["marks_removed"] = json!(which);
     }
     if !taken.pool.is_empty() {
         cause["pool"] = json!(taken.pool);

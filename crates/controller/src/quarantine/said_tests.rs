@@ -59,6 +59,7 @@ fn incident(faults: Vec<IncidentFault>) -> Incident {
         held_by: None,
         faults_unknown: false,
         reasserted: Vec::new(),
+        put_back: Vec::new(),
         drain: None,
         repair: None,
         validation: None,

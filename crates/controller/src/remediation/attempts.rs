@@ -166,6 +166,7 @@ mod tests {
             held_by: None,
             faults_unknown: false,
             reasserted: Vec::new(),
+            put_back: Vec::new(),
         }
     }
 

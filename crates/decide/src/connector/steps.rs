@@ -31,6 +31,8 @@ pub struct Step<'a> {
     pub trip: Option<Trip<'a>>,
     /// Object of a repair that was under way when the incident went to its end.
     pub repair_left: Option<&'a str>,
+    /// Annotations of ours that something takes off again and again.
+    pub marks_removed: Option<&'a str>,
     /// When.
     pub at: Timestamp,
 }
@@ -138,6 +140,16 @@ fn quarantine_posts(step: &Step<'_>) -> Vec<EventPost> {
         );
         posts.push(post(step, names::REPAIR_NOT_RECALLED, message));
     }
+    if let Some(which) = step.marks_removed {
+        let message = format!(
+            "something takes Warden's marks off this node again and again ({}): they are put back more and more \
+             rarely, up to each 10 min. Look for a controller that removes annotations it does not know; \
+             `warden explain {}` tells more",
+            cut_to(which, LONG_TEXT),
+            step.node
+        );
+        posts.push(post(step, names::MARKS_REMOVED, message));
+    }
     if step.withheld && WITHHOLD.contains(&step.reason) {
         let text = cut(step.text);
         let message = format!(
@@ -222,6 +234,7 @@ mod tests {
             text: "the breaker's level bound is reached",
             trip: None,
             repair_left: None,
+            marks_removed: None,
             at: Timestamp::UNIX_EPOCH,
         }
     }
@@ -245,6 +258,25 @@ mod tests {
             ..step("permitted")
         };
         assert!(step_posts(&taken).is_empty());
+    }
+
+    #[test]
+    fn what_takes_our_marks_off_again_and_again_is_told_with_which() {
+        let posts = step_posts(&Step {
+            withheld: false,
+            marks_removed: Some("warden.dev/incident"),
+            ..step("marks_restored")
+        });
+        assert_eq!((posts.len(), posts[0].reason.as_str()), (1, "MarksRemoved"));
+        assert!(
+            posts[0].message.contains("(warden.dev/incident)"),
+            "{posts:?}"
+        );
+        let once = Step {
+            withheld: false,
+            ..step("marks_restored")
+        };
+        assert!(step_posts(&once).is_empty());
     }
 
     #[test]

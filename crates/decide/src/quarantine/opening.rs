@@ -321,6 +321,7 @@ pub(super) fn blank_for(
         held_by: None,
         faults_unknown: false,
         reasserted: Vec::new(),
+        put_back: Vec::new(),
         drain: None,
         repair: None,
         validation: None,

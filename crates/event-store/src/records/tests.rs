@@ -76,6 +76,7 @@ fn sample(quarantine: QuarantineStatus) -> Incident {
         held_by: Some("ada".into()),
         faults_unknown: true,
         reasserted: Vec::new(),
+        put_back: vec![Timestamp::UNIX_EPOCH],
     }
 }
 

@@ -207,7 +207,10 @@ fn store(world: &mut World, decision: &Decision) -> bool {
         world.over.change(|over| over.push(incident.id.clone()));
         world.incident = None;
     } else {
-        world.incident = Some(Kept::new(incident.clone()));
+        // How rarely marks are put back is left to the tests beside the decision: it has too many states.
+        let mut incident = incident.clone();
+        incident.put_back.clear();
+        world.incident = Some(Kept::new(incident));
     }
     true
 }

@@ -224,7 +224,10 @@ fn store(world: &mut World, decision: &Decision, node: usize, now: Timestamp) {
                 .change(|closed| closed.push(incident.id.clone()));
             None
         } else {
-            Some(Kept::new(incident.clone()))
+            // How rarely marks are put back is left to the tests beside the decision: too many states.
+            let mut incident = incident.clone();
+            incident.put_back.clear();
+            Some(Kept::new(incident))
         };
     }
     if let Some(holds) = &decision.holds {

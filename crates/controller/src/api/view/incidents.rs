@@ -6,7 +6,7 @@ use std::sync::Arc;
 use event_store::StoredFault;
 use health_event::incident::{self, QuarantineStatus, ValidationStatus, Withheld};
 use health_event::{FaultId, RecommendedAction};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::faults::custom_action;
 use super::{SHOWN_CLOSED, stages};
@@ -46,6 +46,7 @@ pub(in crate::api) fn incident(
         needs_operator: incident.needs_operator.clone(),
         held_by: incident.held_by.clone(),
         faults_unknown: incident.faults_unknown,
+        marks_removed: marks_removed(incident, Timestamp::now()),
         release_kept_by: context
             .stages
             .release_kept(&incident.node)
@@ -60,6 +61,18 @@ pub(in crate::api) fn incident(
             .repair
             .as_ref()
             .map(|r| stages::repair(context, &incident.node, r)),
+    }
+}
+
+/// How often marks were put back in the last hour that something had taken off; 0 where that may happen.
+pub(super) fn marks_removed(incident: &incident::Incident, now: Timestamp) -> usize {
+    const AN_HOUR: SignedDuration = SignedDuration::from_hours(1);
+    let lately = |at: &&Timestamp| now.duration_since(**at) < AN_HOUR;
+    let count = incident.put_back.iter().filter(lately).count();
+    if incident.quarantine.is_out() && count > incident::PUT_BACKS {
+        count
+    } else {
+        0
     }
 }
 

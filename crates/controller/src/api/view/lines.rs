@@ -9,7 +9,7 @@ use health_event::{NodeName, Subject};
 use jiff::Timestamp;
 
 use super::faults::is_doubt;
-use super::incidents::{is_given_back, is_out, is_withheld};
+use super::incidents::{is_given_back, is_out, is_withheld, marks_removed};
 use super::{agent_word, blocked_by, boots, mode_word, ready, stages};
 use crate::api::types;
 use crate::context::Context;
@@ -65,6 +65,7 @@ pub(in crate::api) fn node_lines(
             fatal_faults: fatal,
             kept_by,
             given_back: incident.is_some_and(|i| is_given_back(context, i)),
+            marks_removed: incident.map_or(0, |i| marks_removed(i, now)),
             drain: incident.and_then(|i| Some(i.drain.as_ref()?.status.as_str().to_owned())),
             repair: incident.and_then(|i| Some(i.repair.as_ref()?.status.as_str().to_owned())),
             needs_person: incident.is_some_and(|i| stages::needs_person(context, i)),

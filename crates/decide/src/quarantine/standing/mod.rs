@@ -3,8 +3,12 @@
 mod recovery;
 mod waiting;
 
-use health_event::incident::{CloseReason, Incident, Marks, QuarantineStatus, REASSERTS};
+use health_event::incident::{
+    CloseReason, Incident, Marks, PUT_BACKS, QuarantineStatus, REASSERTS,
+};
 use jiff::{SignedDuration, Timestamp};
+
+use k8s_api::marks::hold_text;
 
 use super::decision::{Decision, Note, Reason, Transition, WriteKind};
 use super::facts::{
@@ -17,8 +21,12 @@ use super::opening::{applying, applying_marks};
 use super::{derived, marks, moved, observed_only, waits_instead, wake};
 use crate::later;
 
-/// In which [`REASSERTS`] are counted.
+/// In which [`REASSERTS`] and [`PUT_BACKS`] are counted.
 const AN_HOUR: SignedDuration = SignedDuration::from_hours(1);
+/// How long our marks are left off at first by whom takes them off again and again; it doubles.
+const PUT_BACK_PAUSE: SignedDuration = SignedDuration::from_secs(15);
+/// Longest of these pauses.
+const PUT_BACK_LONGEST: SignedDuration = SignedDuration::from_mins(10);
 /// Who holds what a person's uncordon or untaint suppresses.
 const AT_THE_NODE: &str = "a person at the node";
 
@@ -371,6 +379,9 @@ impl Look<'_> {
 
     fn quarantined(&self) -> Decision {
         let mut decision = self.at_rest();
+        if decision.incident.is_none() {
+            wake(&mut decision, self.left_off_until());
+        }
         let rests = match &decision.incident {
             Some(next) => next.quarantine == QuarantineStatus::Quarantined,
             None => true,
@@ -464,18 +475,59 @@ impl Look<'_> {
         if self.cannot_write().is_some() || observed_only(self.view, self.node).is_some() {
             return self.kept(next, changed);
         }
+        let same = !changed && wanted == self.incident.marks && self.says_who_holds();
+        if same && let Some(until) = self.left_off_until() {
+            let mut decision = self.kept(next, operator);
+            decision.notes.push(blocked("write", "marks_removed"));
+            wake(&mut decision, Some(until));
+            return decision;
+        }
         if self.node.paused && marked {
             let mut decision = self.kept(next, changed);
             decision.notes.push(blocked("write", "paused"));
             return decision;
         }
         let reason = match &next.held_by {
-            _ if !marked => Reason::MarksRestored,
+            _ if !marked || same => Reason::MarksRestored,
             // No fault changed: the mark is to name who holds the node now, and why.
             Some(who) if !changed => Reason::PersonHold(who.clone()),
             Some(_) | None => Reason::MarksChange,
         };
+        let restores = reason == Reason::MarksRestored;
+        let next = if restores { self.put_back(next) } else { next };
         self.apply(next, reason)
+    }
+
+    /// Whether our annotation names who holds the node, or that nobody does; one that is gone names nobody
+    /// wrongly.
+    fn says_who_holds(&self) -> bool {
+        let holder = self.incident.held_by.as_deref().map(hold_text);
+        self.on.carries(self.incident).is_none() || self.on.held_by() == holder.as_deref()
+    }
+
+    /// Until when marks that somebody took off are left off, because they were put back often enough.
+    fn left_off_until(&self) -> Option<Timestamp> {
+        let before = self.put_back_lately(self.incident);
+        let more = before.len().checked_sub(PUT_BACKS)?;
+        let times = 1_i32.checked_shl(u32::try_from(more).ok()?);
+        let pause = times.and_then(|times| PUT_BACK_PAUSE.checked_mul(times));
+        let pause = pause
+            .filter(SignedDuration::is_positive)
+            .map_or(PUT_BACK_LONGEST, |pause| pause.min(PUT_BACK_LONGEST));
+        let until = later(*before.last()?, pause);
+        (self.now < until).then_some(until)
+    }
+
+    fn put_back_lately(&self, incident: &Incident) -> Vec<Timestamp> {
+        let lately = |at: &&Timestamp| later(**at, AN_HOUR) > self.now;
+        incident.put_back.iter().filter(lately).copied().collect()
+    }
+
+    /// The incident with one more time at which its marks were put back.
+    fn put_back(&self, mut next: Incident) -> Incident {
+        next.put_back = self.put_back_lately(&next);
+        next.put_back.push(self.now);
+        next
     }
 
     // Releasing: the outcome of our write is unknown.

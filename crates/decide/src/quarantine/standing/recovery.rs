@@ -71,11 +71,14 @@ impl Look<'_> {
         if self.cannot_write().is_some() || observed_only(self.view, self.node).is_some() {
             return None;
         }
+        if self.left_off_until().is_some() {
+            return None;
+        }
         Some(applying_marks(
             self.view,
             self.node,
             &self.on,
-            next.clone(),
+            self.put_back(next.clone()),
             there,
             Some(self.incident.quarantine.clone()),
             Reason::MarksRestored,

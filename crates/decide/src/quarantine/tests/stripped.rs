@@ -1,6 +1,9 @@
 //! Somebody takes our annotations off, writes come late, faults close and open unseen: what is ours
 //! comes off all the same, and what is not stays.
 
+use health_event::incident::PUT_BACKS;
+use jiff::SignedDuration;
+
 use super::world::{World, at, event, healthy, rule_set, xid_taint};
 use crate::breaker::Cause;
 use crate::quarantine::{Annotation, CordonOwner, Mode, Note, StrayMarks};
@@ -234,6 +237,80 @@ fn each_single_annotation_is_put_back() {
         assert!(!stripped.has_taint(&xid_taint()), "{key:?}");
         assert!(stripped.node().annotations.is_empty(), "{key:?}");
     }
+}
+
+/// Another controller takes annotations off that it does not know, as soon as they are there.
+#[test]
+fn marks_that_are_taken_off_again_and_again_are_put_back_more_and_more_rarely() {
+    for (key, heals) in [
+        (Annotation::Incident, false),
+        (Annotation::HealthEvents, false),
+        (Annotation::Incident, true),
+    ] {
+        let mut world = through_agent();
+        world.say(event(CORDONS, "GPU 0", ""));
+        if heals {
+            restart_agent(&mut world);
+            world.say(healthy(CORDONS, "GPU 0", ""));
+        }
+        let begin = world.writes.len();
+        for _ in 0..20 {
+            world.node_mut().annotations.remove(&key);
+            world.settle();
+        }
+        assert_eq!(world.writes.len() - begin, PUT_BACKS, "{key:?} {heals}");
+        assert_eq!(world.status(), "Quarantined", "{key:?}: the node stays out");
+        assert!(world.is_cordoned() && !world.has(key));
+        // A restart knows it: the times stand in the incident. Each time it waits for twice as long.
+        for pause in [15, 30, 60, 120, 240, 480, 600] {
+            let again_at = world.now + SignedDuration::from_secs(pause);
+            // Where the agent's word is waited for, its time may be over first.
+            let wake_at = world.decide().wake_at.unwrap();
+            let same = if heals {
+                wake_at <= again_at
+            } else {
+                wake_at == again_at
+            };
+            assert!(same, "{key:?} {pause}: {wake_at}");
+            world.now = again_at - SignedDuration::from_secs(1);
+            world.settle();
+            assert!(!world.has(key), "{key:?} {pause}");
+            world.now = again_at;
+            world.settle();
+            assert!(world.has(key), "{key:?} {pause}");
+            world.node_mut().annotations.remove(&key);
+        }
+        // Left in peace for an hour, it is as if nothing had been.
+        world.now += SignedDuration::from_hours(2);
+        world.settle();
+        assert!(world.has(key));
+        assert_eq!(world.incident.as_ref().unwrap().put_back.len(), 1);
+    }
+}
+
+#[test]
+fn marks_that_are_left_off_for_a_while_follow_the_faults_and_go_with_them() {
+    let mut world = two_rules();
+    world.say(event(CORDONS, "GPU 0", ""));
+    for _ in 0..5 {
+        world.node_mut().annotations.remove(&Annotation::Incident);
+        world.settle();
+    }
+    assert!(!world.has(Annotation::Incident));
+    let mut joined = world.clone();
+    joined.say(event(TAINTS, "GPU 0", ""));
+    assert!(
+        joined.has_taint(&xid_taint()),
+        "a fault that joins waits for nothing"
+    );
+    // Nor does a person, nor a recovery.
+    let mut uncordoned = world.clone();
+    uncordoned.node_mut().unschedulable = None;
+    uncordoned.settle();
+    assert_eq!(uncordoned.status(), "none");
+    world.say(healthy(CORDONS, "GPU 0", ""));
+    assert_eq!(world.status(), "none");
+    assert!(!world.is_cordoned());
 }
 
 #[test]

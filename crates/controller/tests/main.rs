@@ -17,6 +17,7 @@ mod agents;
 mod api;
 mod audit;
 mod connector;
+mod crowd;
 mod drain;
 mod footing;
 mod ingest;

@@ -13,6 +13,8 @@ use event_store::{StoredFault, TransitionsOf};
 use health_event::text::harmless;
 use health_event::{CloseCause, NodeName};
 use jiff::Timestamp;
+use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 
 use super::asked::{EventQuery, IncidentQuery, NoQuery, OfIncident, OfNode, PAGE, Page, read_body};
 use super::auth::ApiAuth;
@@ -22,6 +24,8 @@ use super::{types, view};
 use crate::context::Context;
 use crate::requests::{Request as Ask, Requests};
 
+/// Looks at the store at a time.
+const LOOKS: usize = 4;
 /// Bytes of a person's reason at most.
 const LONGEST_REASON: usize = 1_024;
 
@@ -84,12 +88,14 @@ async fn admit(State(state): State<Arc<ApiState>>, mut request: Request, next: N
 }
 
 async fn status(State(state): State<Arc<ApiState>>, _: NoQuery) -> Answer<types::Status> {
-    Ok(Json(view::status(&state.context, Timestamp::now())?))
+    let look = |state: &ApiState| Ok(view::status(&state.context, Timestamp::now())?);
+    apart(&state, look).await
 }
 
 async fn nodes(State(state): State<Arc<ApiState>>, _: NoQuery) -> Answer<Vec<types::NodeLine>> {
     must_have_read(&state)?;
-    Ok(Json(view::node_lines(&state.context, Timestamp::now())?))
+    let look = |state: &ApiState| Ok(view::node_lines(&state.context, Timestamp::now())?);
+    apart(&state, look).await
 }
 
 async fn node(
@@ -97,7 +103,26 @@ async fn node(
     OfNode(name): OfNode,
     _: NoQuery,
 ) -> Answer<types::Node> {
-    shown(&state, &name).map(Json)
+    apart(&state, move |state| shown(state, &name)).await
+}
+
+/// Looks at the store beside the threads that renew the Lease and decide: what a look costs grows with
+/// what is stored. [`LOOKS`] at a time, so that many callers don't take all processors.
+async fn apart<T: Send + 'static>(
+    state: &Arc<ApiState>,
+    look: impl FnOnce(&ApiState) -> Result<T, Failed> + Send + 'static,
+) -> Answer<T> {
+    static ROOM: Semaphore = Semaphore::const_new(LOOKS);
+    // Never closed.
+    let permit = ROOM.acquire().await;
+    let state = Arc::clone(state);
+    let done = tokio::task::spawn_blocking(move || look(&state)).await;
+    drop(permit);
+    match done.map_err(JoinError::try_into_panic) {
+        Ok(done) => done.map(Json),
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_)) => Err(failed::not_leading()),
+    }
 }
 
 /// What there is to show of a node.
@@ -119,25 +144,27 @@ async fn timeline(
     OfNode(name): OfNode,
     page: Page,
 ) -> Answer<Vec<types::Step>> {
-    let store = &state.context.store;
-    let steps = store.transitions(TransitionsOf::Node(&name), page.after, page.limit)?;
-    if steps.is_empty() {
-        must_know(&state, &name)?;
-    }
-    Ok(Json(steps.into_iter().map(view::step).collect()))
+    let look = move |state: &ApiState| {
+        let store = &state.context.store;
+        let steps = store.transitions(TransitionsOf::Node(&name), page.after, page.limit)?;
+        if steps.is_empty() {
+            must_know(state, &name)?;
+        }
+        Ok(steps.into_iter().map(view::step).collect())
+    };
+    apart(&state, look).await
 }
 
 async fn incidents(
     State(state): State<Arc<ApiState>>,
     IncidentQuery { filter, limit }: IncidentQuery,
 ) -> Answer<Vec<types::Incident>> {
-    let found = state.context.store.incidents(&filter, limit)?;
-    Ok(Json(
-        found
-            .iter()
-            .map(|found| view::incident(&state.context, found))
-            .collect(),
-    ))
+    let look = move |state: &ApiState| {
+        let found = state.context.store.incidents(&filter, limit)?;
+        let shown = found.iter().map(|i| view::incident(&state.context, i));
+        Ok(shown.collect())
+    };
+    apart(&state, look).await
 }
 
 async fn incident(
@@ -145,32 +172,39 @@ async fn incident(
     OfIncident(id): OfIncident,
     _: NoQuery,
 ) -> Answer<types::IncidentDetail> {
-    let store = &state.context.store;
-    let Some(found) = store.incident(&id)? else {
-        let text = format!("there is no incident {id}; see /api/v1/incidents");
-        return Err(Failed::new(StatusCode::NOT_FOUND, "no_incident", text));
+    let look = move |state: &ApiState| {
+        let store = &state.context.store;
+        let Some(found) = store.incident(&id)? else {
+            let text = format!("there is no incident {id}; see /api/v1/incidents");
+            return Err(Failed::new(StatusCode::NOT_FOUND, "no_incident", text));
+        };
+        let steps = store.transitions(TransitionsOf::Incident(&id), 0, PAGE)?;
+        Ok(types::IncidentDetail {
+            incident: view::incident(&state.context, &found),
+            timeline: steps.into_iter().map(view::step).collect(),
+        })
     };
-    let steps = store.transitions(TransitionsOf::Incident(&id), 0, PAGE)?;
-    Ok(Json(types::IncidentDetail {
-        incident: view::incident(&state.context, &found),
-        timeline: steps.into_iter().map(view::step).collect(),
-    }))
+    apart(&state, look).await
 }
 
 async fn events(
     State(state): State<Arc<ApiState>>,
     EventQuery { page, node }: EventQuery,
 ) -> Answer<Vec<types::Event>> {
-    let store = &state.context.store;
-    let found = store.events(node.as_ref(), page.after, page.limit)?;
-    Ok(Json(found.into_iter().map(view::event).collect()))
+    let look = move |state: &ApiState| {
+        let store = &state.context.store;
+        let found = store.events(node.as_ref(), page.after, page.limit)?;
+        Ok(found.into_iter().map(view::event).collect())
+    };
+    apart(&state, look).await
 }
 
 async fn breaker(
     State(state): State<Arc<ApiState>>,
     _: NoQuery,
 ) -> Answer<Vec<types::BreakerPool>> {
-    Ok(Json(view::breaker(&state.context)?))
+    let look = |state: &ApiState| Ok(view::breaker(&state.context)?);
+    apart(&state, look).await
 }
 
 async fn breaker_reset(

@@ -146,6 +146,8 @@ struct Lines {
     room: Arc<Semaphore>,
     known: Arc<Mutex<HashMap<u64, Arc<Line>>>>,
     began: Instant,
+    /// When the log told last that the bound is reached.
+    told: Arc<Mutex<Option<Instant>>>,
 }
 
 /// What is known of one.
@@ -175,27 +177,32 @@ impl Lines {
             room: Arc::new(Semaphore::new(most)),
             known: Arc::default(),
             began: Instant::now(),
+            told: Arc::default(),
         }
     }
 
     /// A place for one more, for which a silent one goes if there is none.
     async fn place(&self) -> OwnedSemaphorePermit {
-        let mut told: Option<Instant> = None;
         loop {
             let room = Arc::clone(&self.room);
             if let Ok(Ok(permit)) = timeout(LOOK, room.acquire_owned()).await {
                 return permit;
             }
-            if told.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
-                told = Some(Instant::now());
-                warn!(
-                    code = "api_full",
-                    most = MOST,
-                    "api.listen has as many connections as it may have; the one that was silent for \
-                     longest is ended for each new one"
-                );
-            }
+            self.tell_full();
             self.end_silent();
+        }
+    }
+
+    fn tell_full(&self) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+            *told = Some(Instant::now());
+            warn!(
+                code = "api_full",
+                most = MOST,
+                "api.listen has as many connections as it may have; the one that was silent for \
+                 longest is ended for each new one"
+            );
         }
     }
 

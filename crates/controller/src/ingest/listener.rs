@@ -8,9 +8,9 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
 use telemetry::ControllerMetrics;
@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
+use tracing::warn;
 
 use super::idle::{CameBy, Known, Place};
 
@@ -29,6 +30,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Between looks for an idle connection to close for a caller that waits.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often the log tells that the bound is reached.
+const WARN_EVERY: Duration = Duration::from_mins(1);
 /// Connections between handshake and server.
 const HANDED_OVER: usize = 64;
 
@@ -65,6 +68,7 @@ pub struct Connections {
     permits: Arc<Semaphore>,
     known: Known,
     metrics: Arc<ControllerMetrics>,
+    told: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Connections {
@@ -74,6 +78,7 @@ impl Connections {
             permits: Arc::new(Semaphore::new(most)),
             known: Known::default(),
             metrics,
+            told: Arc::default(),
         }
     }
 
@@ -82,10 +87,23 @@ impl Connections {
     async fn place(&self) -> Option<OwnedSemaphorePermit> {
         loop {
             let permits = Arc::clone(&self.permits);
-            match tokio::time::timeout(LOOK, permits.acquire_owned()).await {
-                Ok(permit) => return permit.ok(),
-                Err(_) => drop(self.known.close_idle()),
+            if let Ok(permit) = tokio::time::timeout(LOOK, permits.acquire_owned()).await {
+                return permit.ok();
             }
+            self.tell_full();
+            self.known.close_idle();
+        }
+    }
+
+    fn tell_full(&self) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+            *told = Some(Instant::now());
+            warn!(
+                code = "ingest_full",
+                "there are as many connections as ingest.max_connections allows; the one that was \
+                 idle for longest is closed for each new one"
+            );
         }
     }
 

@@ -299,6 +299,45 @@ fn each_failure_of_a_repair_and_each_need_of_a_person_says_why() {
     }
 }
 
+/// Without the right to read pods there is no drain, and nobody is told to repair with pods on the node.
+#[test]
+fn a_right_that_is_missing_is_named_with_what_does_not_happen_for_it() {
+    let right = |verb: &str, resource: &str, missed: &str| api::MissingRight {
+        verb: verb.into(),
+        resource: resource.into(),
+        missed: missed.into(),
+        since: ago(90),
+    };
+    let lacks = api::Status {
+        missing_rights: vec![
+            right("list", "pods", "pods of nodes can't be read"),
+            right(
+                "delete",
+                "leases.coordination.k8s.io",
+                "no lock is given back",
+            ),
+        ],
+        ..repairs()
+    };
+    let planned = api::Repair {
+        blocked_by: Some("not_drained".into()),
+        ..repair("Planned", "reboot", "")
+    };
+    let node = node(None, Some(planned));
+    let without = told(&node, taken_out(), &repairs());
+    assert!(without.contains("drains are off"), "{without}");
+    let told = told(&node, taken_out(), &lacks);
+    assert!(told.contains("its pods can't be read"), "{told}");
+    assert!(
+        told.contains("does not let Warden list pods since"),
+        "{told}"
+    );
+    assert!(told.contains("delete leases.coordination.k8s.io"), "{told}");
+    for not in ["drains are off", "without_drain"] {
+        assert!(!told.contains(not), "{not}: {told}");
+    }
+}
+
 /// The attempts of the machine are free again at a time, those of an incident never.
 #[test]
 fn what_goes_on_by_itself_is_told_with_its_time_and_with_what_keeps_it() {

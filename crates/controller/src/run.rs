@@ -29,6 +29,7 @@ use crate::context::Context;
 use crate::file::ConfigFile;
 use crate::gone::Gone;
 use crate::ingest::ClockSkews;
+use crate::kubernetes::rights::{self, Rights};
 use crate::kubernetes::{self, Kube};
 use crate::lease::{Heritage, Leadership, Lease, Settings};
 use crate::nodes::{NodeCache, NodeCost, Wanted, watch};
@@ -256,7 +257,8 @@ async fn start_and_watch(
     let settings = kubernetes::config(kubeconfig.as_deref()).await?;
     let namespace = namespace(&config, &settings.default_namespace).await;
     let client = kubernetes::client(&settings)?;
-    let kube = Kube::new(client.clone());
+    let rights = Rights::shown(readiness.subsystem(rights::PART));
+    let kube = Kube::new(client.clone()).with_rights(rights);
     let lease_kube = Kube::new(kubernetes::client(&settings)?);
     lease_ready.not_ready("waiting for the lease");
     let (leadership, store) =

@@ -613,11 +613,43 @@ async fn before_the_nodes_were_read_none_is_said_not_to_be_there() {
         serde_json::from_str::<Value>(&shown).unwrap()["ready"],
         false
     );
+    // With the right that is missing, and what is missed for it.
+    let of_nodes = |shown: &str| {
+        let shown: Value = serde_json::from_str(shown).unwrap();
+        let missing = shown["missing_rights"].as_array().unwrap().clone();
+        let nodes: Vec<Value> = missing
+            .into_iter()
+            .filter(|r| r["resource"] == "nodes")
+            .collect();
+        (nodes, shown["parts"].to_string())
+    };
+    wait_for("the missing right", SOON, || async {
+        let (missing, parts) = of_nodes(&ask("GET", "/api/v1/status", "").await.1);
+        anyhow::ensure!(!missing.is_empty(), "{parts}");
+        anyhow::ensure!(missing[0]["missed"] == "nodes can't be read", "{missing:?}");
+        anyhow::ensure!(
+            parts.contains("rights: the API server does not let us "),
+            "{parts}"
+        );
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    let (status, page) = program.get("/readyz", None).await;
+    assert_eq!(status, 503, "{page}");
+    assert!(page.contains(" nodes: nodes can't be read"), "{page}");
 
     bind(rule("", "nodes")).await;
     wait_for("the nodes to be read", SOON, || async {
         let (status, body) = ask("GET", "/api/v1/nodes/api-1", "").await;
         anyhow::ensure!(status == 200, "{body}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    wait_for("the right to be there", SOON, || async {
+        let (missing, parts) = of_nodes(&ask("GET", "/api/v1/status", "").await.1);
+        anyhow::ensure!(missing.is_empty(), "{missing:?} {parts}");
         Ok(Some(()))
     })
     .await

@@ -85,11 +85,27 @@ pub struct Status {
     /// Open faults of pools and of the cluster: no node is acted on for them.
     #[serde(default)]
     pub pool_faults: Vec<PoolFault>,
+    /// Rights that the API server said the controller lacks.
+    #[serde(default)]
+    pub missing_rights: Vec<MissingRight>,
     /// How the configuration file differs from what runs.
     #[serde(default)]
     pub config: ConfigState,
     /// The store.
     pub store: Store,
+}
+
+/// A right that the controller lacks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MissingRight {
+    /// As in a role: `list`.
+    pub verb: String,
+    /// As in a role, with its group: `leases.coordination.k8s.io`.
+    pub resource: String,
+    /// What does not happen without it, for people.
+    pub missed: String,
+    /// When the API server first said so.
+    pub since: Timestamp,
 }
 
 /// How the configuration file differs from what runs.

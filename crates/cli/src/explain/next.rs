@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use serde::Serialize;
-use wire::api::{Fault, Incident, PendingReboot};
+use wire::api::{Fault, Incident, MissingRight, PendingReboot};
 
 use super::faults::{self, Role, role};
 use super::marks::{self, Marks};
@@ -73,8 +73,29 @@ pub(super) fn steps(facts: &Facts, clock: &Clock) -> Vec<Line> {
     lines.extend(boots::lines(facts, clock));
     lines.extend(unconfirmed(facts));
     lines.extend(held::lines(facts, clock));
+    lines.extend(missing_rights(facts, clock));
     lines.extend(blocks::lines(facts));
     lines
+}
+
+/// What the API server does not let Warden do, where that may keep something of an incident.
+fn missing_rights(facts: &Facts, clock: &Clock) -> Vec<Line> {
+    let missing = facts
+        .status
+        .iter()
+        .flat_map(|status| &status.missing_rights);
+    let line = |right: &MissingRight| {
+        Line::Person(format!(
+            "The API server does not let Warden {} {} since {}: {}. Give the controller's service account this \
+             right (its ClusterRole or Role, deploy/).",
+            right.verb,
+            right.resource,
+            clock.since(right.since),
+            right.missed
+        ))
+    };
+    let shown = missing.filter(|_| facts.open().is_some());
+    shown.map(line).collect()
 }
 
 fn without_incident(facts: &Facts, clock: &Clock) -> Vec<Line> {

@@ -27,7 +27,7 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
                 "Planned is {}, and not ordered: repairs are {off}.",
                 rung(&repair.detail)
             ))],
-            None => vec![planned(incident, repair)],
+            None => vec![planned(facts, incident, repair)],
         },
         "Requested" if repair.blocked_by.as_deref() == Some("order_refused") => {
             vec![Line::Person(format!(
@@ -77,7 +77,7 @@ pub(super) fn lines(facts: &Facts, incident: &Incident, clock: &Clock) -> Vec<Li
     }
 }
 
-fn planned(incident: &Incident, repair: &Repair) -> Line {
+fn planned(facts: &Facts, incident: &Incident, repair: &Repair) -> Line {
     let what = rung(&repair.detail);
     let why = match repair.blocked_by.as_deref() {
         None => return Line::Comes(format!("Next comes {what}: it is about to be ordered.")),
@@ -93,6 +93,10 @@ fn planned(incident: &Incident, repair: &Repair) -> Line {
                  time is over, and nobody ends it: is its janitor gone? A person has to look at the machine, and to \
                  delete that object."
             ));
+        }
+        Some("not_drained") if cannot_read_pods(facts) => {
+            "the node is to be empty first, and its pods can't be read: whether any are left is not known. A right \
+             is missing (below)"
         }
         Some("not_drained") if !is_drained_here(incident) => {
             "the node is to be empty first, and drains are off or only shown; with \
@@ -332,6 +336,15 @@ fn needs_operator(facts: &Facts, repair: &Repair, since: &str, clock: &Clock) ->
     Line::Person(format!(
         "A person is needed since {since}: {why}. The node stays out until its faults end.{last}"
     ))
+}
+
+/// Whether the API server does not let Warden read pods.
+fn cannot_read_pods(facts: &Facts) -> bool {
+    let mut missing = facts
+        .status
+        .iter()
+        .flat_map(|status| &status.missing_rights);
+    missing.any(|right| right.resource == "pods" && matches!(&*right.verb, "list" | "watch"))
 }
 
 /// What a person can do about it.

@@ -47,6 +47,7 @@ pub(crate) fn status() -> api::Status {
         agents_other_boot: 0,
         fatal_in_service: 0,
         pool_faults: Vec::new(),
+        missing_rights: Vec::new(),
         config: api::ConfigState::default(),
         store: api::Store {
             id: "01K4XXXX".into(),

@@ -97,6 +97,7 @@ pub(super) fn status(context: &Context, now: Timestamp) -> Result<types::Status,
         agents_other_boot: other_boot,
         fatal_in_service: nodes.iter().filter(in_service).count(),
         pool_faults: pool_faults(context)?,
+        missing_rights: missing_rights(context),
         config: config_state(context),
         store: types::Store {
             id: context.store.store_id().to_owned(),
@@ -162,6 +163,17 @@ fn janitor_word(config: &JanitorConfig) -> &'static str {
         (true, true) => "manual",
         (true, false) => "enforce",
     }
+}
+
+fn missing_rights(context: &Context) -> Vec<types::MissingRight> {
+    let missing = context.kube.rights().missing().into_iter();
+    let shown = missing.map(|(right, since)| types::MissingRight {
+        verb: right.verb.to_owned(),
+        missed: right.missed().to_owned(),
+        resource: right.resource,
+        since,
+    });
+    shown.collect()
 }
 
 fn pool_faults(context: &Context) -> Result<Vec<types::PoolFault>, ReadError> {

@@ -7,8 +7,9 @@ use std::time::Duration;
 use health_event::NodeName;
 use health_event::text::chain;
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, Request, StatusCode};
+use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
+use jiff::Timestamp;
 use k8s_api::names;
 use kube::Client;
 use kube::client::Body;
@@ -17,6 +18,7 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::Write;
+use super::rights::{Right, Rights, is_want_of_right};
 use crate::crash;
 
 /// Largest answer that is read: ten times what an object of ours needs.
@@ -119,6 +121,7 @@ struct MetadataOnly {
 #[derive(Clone)]
 pub struct Kube {
     client: Client,
+    rights: Rights,
 }
 
 impl std::fmt::Debug for Kube {
@@ -154,7 +157,26 @@ enum Attempt {
 impl Kube {
     /// Over a client made by [`super::client()`].
     pub fn new(client: Client) -> Self {
-        Self { client }
+        let rights = Rights::default();
+        Self { client, rights }
+    }
+
+    /// The same, telling what rights it lacks.
+    pub(crate) fn with_rights(self, rights: Rights) -> Self {
+        Self { rights, ..self }
+    }
+
+    /// The rights that the API server said are missing.
+    pub fn rights(&self) -> &Rights {
+        &self.rights
+    }
+
+    /// What an answer tells of the right that a call needs.
+    pub(super) fn note_right(&self, method: Option<&Method>, path: &str, lacks: bool) {
+        match Right::of(method, path) {
+            Some(right) if lacks => self.rights.refused(right, Timestamp::now()),
+            right => self.rights.granted(right),
+        }
     }
 
     /// The client, for watches.
@@ -292,8 +314,14 @@ impl Kube {
         for _ in 0..TRIES {
             match timeout_at(deadline, self.attempt(call, body.clone())).await {
                 Err(_) => break,
-                Ok(Attempt::Done(answer)) => return Ok(answer),
-                Ok(Attempt::Failed(error)) => return Err(error),
+                Ok(Attempt::Done(answer)) => {
+                    self.answered(call, None);
+                    return Ok(answer);
+                }
+                Ok(Attempt::Failed(error)) => {
+                    self.answered(call, Some(&error));
+                    return Err(error);
+                }
                 Ok(Attempt::Again { message, after }) => {
                     last = message;
                     let until = Instant::now() + after.max(jittered(pause));
@@ -309,6 +337,23 @@ impl Kube {
             act: call.act.clone(),
             message: last,
         })
+    }
+
+    fn answered(&self, call: &Call<'_>, error: Option<&CallError>) {
+        let method = call.write.map(|(write, _)| write.method());
+        let lacks = match error {
+            Some(CallError::Refused { refusal, .. }) => {
+                is_want_of_right(refusal.status, &refusal.message)
+            }
+            Some(
+                CallError::NotFound { .. }
+                | CallError::Changed { .. }
+                | CallError::Budget { .. }
+                | CallError::Unavailable { .. },
+            )
+            | None => false,
+        };
+        self.note_right(method.as_ref(), &call.path, lacks);
     }
 
     async fn attempt(&self, call: &Call<'_>, body: Vec<u8>) -> Attempt {

@@ -45,7 +45,10 @@ impl Lines {
         #[expect(clippy::disallowed_methods, reason = "a watch changes nothing")]
         let sent = kube.client().send(request).await;
         let response = sent.map_err(|error| NotBegun::Lost(chain(&error)))?;
-        match response.status() {
+        // No webhook is asked about a watch: only a missing right forbids one.
+        let status = response.status();
+        kube.note_right(None, path, status == StatusCode::FORBIDDEN);
+        match status {
             StatusCode::OK => Ok(Self {
                 body: response.into_body(),
                 chunk: Bytes::new(),

@@ -14,6 +14,7 @@ mod lines;
 mod objects;
 pub mod patch;
 mod reference;
+pub mod rights;
 mod write;
 
 pub use call::{Call, CallError, Kube, Metadata, Refusal};

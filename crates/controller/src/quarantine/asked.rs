@@ -6,11 +6,13 @@ use decide::breaker::BreakerState;
 use decide::quarantine::{Decision, Mode, Note, Request, RequestKind};
 use health_event::NodeName;
 use health_event::incident::{Incident, QuarantineStatus};
+use jiff::Timestamp;
 use telemetry::events::{BreakerReset, set_breaker};
 use tokio::sync::{mpsc, oneshot};
 
 use super::breaker::Breaker;
 use super::work::Module;
+use crate::janitor::{self, StoredIntent};
 use crate::requests::{Asked, Done, Request as Asks};
 
 /// Requests that wait for a node's worker at most.
@@ -156,10 +158,30 @@ impl Module {
         });
         let kind = waiting.request.kind;
         let mode = self.policy_now().mode;
-        let done = || said(node, kind, before, decision.incident.as_ref(), mode);
+        let done = || {
+            let mut done = said(node, kind, before, decision.incident.as_ref(), mode);
+            if kind == RequestKind::Cancel {
+                done.text.push_str(&self.not_recalled(node, before));
+            }
+            done
+        };
         let answer = refused.map_or_else(|| Ok(done()), Err);
         if let Some(to) = waiting.answer {
             drop(to.send(answer));
+        }
+    }
+
+    /// Which signals of the node may be out, for the person who ends its incident.
+    fn not_recalled(&self, node: &NodeName, before: Option<&Incident>) -> String {
+        let machine = before.map_or("", |incident| &incident.machine);
+        match janitor::intents(&self.context.store) {
+            Ok(mut intents) => {
+                intents.retain(|intent| intent.is_of(node.as_str(), machine));
+                signals_out(&intents, Timestamp::now())
+            }
+            Err(error) => format!(
+                ". Whether the signal of a reboot is out is not known ({error}): the machine may still reboot"
+            ),
         }
     }
 
@@ -265,6 +287,19 @@ impl Module {
             | QuarantineStatus::Closed(_) => false,
         })
     }
+}
+
+/// Signals that may have their effect still, and until when they are watched for it.
+fn signals_out(intents: &[StoredIntent], now: Timestamp) -> String {
+    let out = intents.iter().filter(|intent| now < intent.deadline);
+    let told = out.map(|intent| {
+        format!(
+            ". The reboot signal of RebootNode {} may be out since {:.0} and can't be recalled: the machine may \
+             still reboot, and is watched for it until {:.0}",
+            intent.object, intent.at, intent.deadline
+        )
+    });
+    told.collect()
 }
 
 /// What was done about a node, and what was not: nobody is told that a node is out, or back, to which

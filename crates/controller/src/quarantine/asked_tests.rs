@@ -123,3 +123,28 @@ fn what_is_only_recorded_says_so_and_how_it_is_done_by_hand() {
         );
     }
 }
+
+#[test]
+fn who_ends_an_incident_is_told_which_signal_can_not_be_recalled_and_until_when_it_is_watched() {
+    let at: Timestamp = "2026-01-02T03:04:05.6Z".parse().unwrap();
+    let intent = StoredIntent {
+        uid: "u".into(),
+        object: "maintenance-gpu-17-x-1".into(),
+        node: "gpu-17".into(),
+        machine: "m".into(),
+        manual: false,
+        boot_before: "b1".into(),
+        at,
+        deadline: "2026-01-02T03:29:05Z".parse().unwrap(),
+    };
+    let told = signals_out(std::slice::from_ref(&intent), at);
+    for part in [
+        "RebootNode maintenance-gpu-17-x-1 ",
+        "can't be recalled",
+        "until 2026-01-02T03:29:05Z",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!(signals_out(&[], at), "");
+    assert_eq!(signals_out(&[intent.clone()], intent.deadline), "", "over");
+}

@@ -159,6 +159,9 @@ impl Ledger {
                 changes: Vec::new(),
             }
         } else {
+            if scope.number == 0 {
+                self.forget_a_check(connection, &key)?;
+            }
             let changes = scope.state.apply(&statement, &boots, new.received_at);
             let mut fold = Fold {
                 new,

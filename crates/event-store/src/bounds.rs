@@ -9,6 +9,8 @@
 //!   open faults may have [`LEAST`] however full the node is.
 //! - What finds no room is stored as an event, opens nothing, and is counted by node (`unopened`), in
 //!   the same transaction. What is open goes on as ever: it repeats, becomes graver, and closes.
+//! - Of a node [`CHECKS`] checks are remembered; for one more the oldest of which nothing is open is
+//!   forgotten, never one of Warden's own.
 
 use std::collections::HashMap;
 
@@ -16,6 +18,7 @@ use health_event::{Device, Scope, Statement, Subject, checks};
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
 
+use crate::changes::scopes_where;
 use crate::codec::nanos;
 use crate::ledger::Ledger;
 use crate::scopes::CachedScope;
@@ -28,6 +31,11 @@ pub const AGENT: usize = 512;
 pub const LEAST: usize = 16;
 /// Agents for which that holds.
 pub const LEAST_AGENTS: usize = 64;
+
+/// Checks of a node, of whatever agents, of which something is remembered.
+pub const CHECKS: usize = 1_024;
+/// Of so many old ones one at least is not of Warden's own.
+const LOOKED_AT: usize = checks::CHECKS.len() + 1;
 
 /// Open faults of a node by who says them.
 #[derive(Debug, Default)]
@@ -137,6 +145,39 @@ impl Ledger {
         let ours = is_ours(&key.agent, &key.component_class, &key.check_name);
         open.add(&key.agent, ours, after, before);
         self.open_faults.put(node.clone(), 1, open);
+    }
+
+    /// Before a check that has no row yet gets one.
+    pub(crate) fn forget_a_check(
+        &mut self,
+        connection: &Connection,
+        new: &Scope,
+    ) -> rusqlite::Result<()> {
+        let subject = new.subject.to_string();
+        let known: usize = connection
+            .prepare_cached("SELECT count(*) FROM scopes WHERE subject = ?1")?
+            .query_row([&subject], |row| row.get(0))?;
+        if known < CHECKS {
+            return Ok(());
+        }
+        let old = scopes_where(
+            connection,
+            "SELECT subject, agent, component, check_name FROM scopes s
+             WHERE subject = ?1 AND NOT EXISTS (SELECT 1 FROM faults f
+                WHERE f.scope = s.scope AND (f.open = 1 OR f.asserted = 1))
+             ORDER BY scope LIMIT ?2",
+            params![subject, LOOKED_AT],
+        )?;
+        let is_others = |key: &&Scope| !is_ours(&key.agent, &key.component_class, &key.check_name);
+        let Some(oldest) = old.iter().find(is_others) else {
+            return Ok(());
+        };
+        self.with_scope(connection, oldest, |ledger, scope| {
+            scope.state.faults.clear();
+            scope.state.clears.clear();
+            ledger.counters.clears_dropped += scope.drop_clears(connection)?;
+            Ok(())
+        })
     }
 
     /// Writes down that an event, or a part of it, opened nothing for want of room.

@@ -1,10 +1,10 @@
 //! How many faults of one node may be open.
 
-use event_store::bounds::{AGENT, LEAST, NODE};
+use event_store::bounds::{AGENT, CHECKS, LEAST, NODE};
 use event_store::{EventStore, NewEvent, Outcome};
 use health_event::Entity;
 
-use crate::support::{at, direct, fault, node, open, sealed, send};
+use crate::support::{at, direct, fault, healthy, node, open, sealed, send};
 
 /// Of a monitor that makes up codes, one a second.
 fn flood(agent: &str, number: usize, fatal: bool) -> NewEvent {
@@ -116,4 +116,29 @@ fn one_event_with_very_many_faults_opens_as_many_as_there_is_room_for() {
     let again = direct(new, "other-sender");
     send(&store, again);
     assert_eq!(open_of(&store, "bad"), AGENT);
+}
+
+#[test]
+fn made_up_checks_that_are_over_are_forgotten_and_neither_the_open_nor_our_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let of_check = |n: usize, healthy: bool| {
+        let mut new = flood("bad", 2 * n + usize::from(healthy), true);
+        new.event.check_name = format!("Check{n}");
+        new.event.error_codes.clear();
+        new.event.is_healthy = healthy;
+        sealed(new)
+    };
+    send(&store, fault(1, "79"));
+    send(&store, healthy(2));
+    // The first stays open.
+    send(&store, of_check(2, false));
+    let pairs = (3..=CHECKS + 50).flat_map(|n| [of_check(n, false), of_check(n, true)]);
+    send_all(&store, pairs);
+    let known = store.known_checks().unwrap();
+    assert_eq!(known.len(), CHECKS);
+    let is_known = |name: &str| known.iter().any(|known| known == name);
+    assert!(is_known("SysLogsXIDError") && is_known("Check2"));
+    assert!(!is_known("Check3") && is_known(&format!("Check{}", CHECKS + 50)));
+    assert_eq!(open_of(&store, "bad"), 1);
 }

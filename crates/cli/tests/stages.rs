@@ -478,15 +478,25 @@ fn a_reboot_that_may_still_come_is_told_whatever_became_of_its_incident() {
             object: "by-hand".into(),
             since: None,
             until: None,
+            waits_for: Some("the node is paused (annotation warden.dev/pause)".into()),
         },
         api::PendingReboot {
             object: object.clone(),
             since: Some(ago(60)),
             until: Some(ago(-1_440)),
+            waits_for: None,
         },
     ];
     let says = told(&released, taken_out(), &repairs());
     assert!(says.contains("RebootNode by-hand waits"), "{says}");
+    assert!(
+        says.contains("nothing was sent: the node is paused"),
+        "{says}"
+    );
+    assert!(
+        !says.contains("kubectl describe rebootnode by-hand"),
+        "{says}"
+    );
     assert!(says.contains("may still be rebooted, until"), "{says}");
     let running = api::Repair {
         attempt: Some(attempt("Pending")),

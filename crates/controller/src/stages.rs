@@ -1,7 +1,7 @@
 //! What quarantine, drain and remediation saw last of a node, for who asks: it is not stored, for a look makes it
 //! anew.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use decide::drain::{Blocker, PodRef};
@@ -37,6 +37,8 @@ struct Looks {
     releases: HashMap<NodeName, &'static str>,
     /// The reboot of the controller's own node that waits until it runs elsewhere, until that was said.
     controller_here: HashMap<NodeName, String>,
+    /// What reboots wait for of which nothing was sent, by their objects' names.
+    reboots: HashMap<NodeName, BTreeMap<String, String>>,
 }
 
 impl Stages {
@@ -81,6 +83,38 @@ impl Stages {
     /// That was said.
     pub fn told_controller_here(&self, node: &NodeName) {
         self.lock().controller_here.remove(node);
+    }
+
+    /// What a reboot of the node waits for, for people; none: it does not wait, or something was sent.
+    pub fn set_reboot_wait(&self, node: &NodeName, object: &str, why: Option<String>) {
+        let mut looks = self.lock();
+        let Some(why) = why else {
+            if let Some(of_node) = looks.reboots.get_mut(node) {
+                of_node.remove(object);
+                if of_node.is_empty() {
+                    looks.reboots.remove(node);
+                }
+            }
+            return;
+        };
+        let of_node = looks.reboots.entry(node.clone()).or_default();
+        of_node.insert(object.to_owned(), why);
+    }
+
+    /// Forgets the waits of objects that are gone.
+    pub fn keep_reboot_waits(&self, node: &NodeName, is_there: impl Fn(&str) -> bool) {
+        let mut looks = self.lock();
+        if let Some(of_node) = looks.reboots.get_mut(node) {
+            of_node.retain(|object, _| is_there(object));
+            if of_node.is_empty() {
+                looks.reboots.remove(node);
+            }
+        }
+    }
+
+    /// What the reboots of the node wait for, by their objects.
+    pub fn reboot_waits(&self, node: &NodeName) -> BTreeMap<String, String> {
+        self.lock().reboots.get(node).cloned().unwrap_or_default()
     }
 
     /// What the drain of a node waits for.

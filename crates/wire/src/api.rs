@@ -285,6 +285,9 @@ pub struct PendingReboot {
     pub since: Option<Timestamp>,
     /// It does not come after this time; none = not known.
     pub until: Option<Timestamp>,
+    /// What it waits for, for people, where nothing was sent; none = not known.
+    #[serde(default)]
+    pub waits_for: Option<String>,
 }
 
 /// A fault that is over.

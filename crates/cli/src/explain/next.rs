@@ -7,7 +7,7 @@ use wire::api::{Fault, Incident, MissingRight, PendingReboot};
 use super::faults::{self, Role, role};
 use super::marks::{self, Marks};
 use super::{FAULTS, Facts, blocks, boots, can_do, drain, held, repair};
-use crate::output::{PLAIN, RED, Style, YELLOW, counted};
+use crate::output::{PLAIN, RED, Style, YELLOW, counted, harmless};
 use crate::timeline;
 use crate::words::{self, Clock};
 
@@ -140,8 +140,12 @@ fn pending_reboots(facts: &Facts, clock: &Clock) -> Vec<Line> {
             .until
             .map_or_else(String::new, |at| format!(", until {}", clock.local(at)));
         let Some(since) = reboot.since else {
+            let why = match &reboot.waits_for {
+                Some(why) => harmless(why).into_owned(),
+                None => format!("`kubectl describe rebootnode {object}`"),
+            };
             return Line::Comes(format!(
-                "RebootNode {object} waits, and nothing was sent: `kubectl describe rebootnode {object}`."
+                "RebootNode {object} waits, and nothing was sent: {why}."
             ));
         };
         Line::Blocks(format!(

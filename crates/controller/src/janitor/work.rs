@@ -246,6 +246,9 @@ impl Module {
                 let is_there = objects.iter().any(|object| object.metadata.uid == uid);
                 is_there || self.intents().contains_key(uid)
             });
+            self.context.stages.keep_reboot_waits(key, |name| {
+                objects.iter().any(|object| object.metadata.name == name)
+            });
             let mut next = Next::Done;
             for object in &objects {
                 // Switched off it follows what was sent to its end, and touches nothing else.
@@ -288,7 +291,20 @@ impl Module {
             not_before: observed.not_before,
             policy: &self.policy,
         };
-        match decided::decide(&view, now) {
+        let step = decided::decide(&view, now);
+        let waits = match &step {
+            Step::Wait(Some(_)) => self.waits_for(object, &observed, is_taken, now),
+            Step::Wait(None)
+            | Step::Lock
+            | Step::Unlock
+            | Step::Intend(_)
+            | Step::Send { .. }
+            | Step::Ask { .. }
+            | Step::Write(_) => None,
+        };
+        let stages = &self.context.stages;
+        stages.set_reboot_wait(key, &object.metadata.name, waits);
+        match step {
             Step::Wait(None) => self.forget(key, object).await?,
             Step::Wait(Some(at)) => self.workers.wake_at(key, at),
             step @ (Step::Lock
@@ -309,6 +325,52 @@ impl Module {
             self.workers.wake_at(key, at);
         }
         Ok(Next::Done)
+    }
+
+    /// What an object waits for of which nothing was sent, for people.
+    fn waits_for(
+        &self,
+        object: &RebootNode,
+        observed: &Observed,
+        is_taken: bool,
+        now: Timestamp,
+    ) -> Option<String> {
+        if object.is_over() || object.may_have_begun() || observed.intent.is_some() {
+            return None;
+        }
+        let node = &object.spec.node_name;
+        let config = &self.context.config;
+        let own_lease = config.lease.enabled
+            && config.lease.name == *node
+            && super::lock_namespace(&self.context) == self.context.namespace;
+        if own_lease {
+            return Some(format!(
+                "the Lease that would lock the node is the controller's own (lease.name = {node:?}): choose \
+                 another lease.name or janitor.lock_namespace, or the node is never rebooted by Warden"
+            ));
+        }
+        let why = match observed.place {
+            Place::Full => "as many reboots run as may at once (janitor.max_parallel)".to_owned(),
+            // It has an Event and a condition of its own.
+            Place::ControllerHere => return None,
+            Place::Paused => format!("the node is paused (annotation {})", names::PAUSE.text),
+            Place::NotEmpty => "work came to the node and is moved off first".to_owned(),
+            Place::NotAdopted => {
+                "the incident of the node's marks is not known to the store yet".to_owned()
+            }
+            Place::Free if observed.lock == Lock::Others && is_taken => {
+                "another RebootNode of this node comes first".to_owned()
+            }
+            Place::Free if observed.lock == Lock::Others => format!(
+                "Lease {node} in namespace {} is held by another repair of the node, or a signal of one may be out",
+                super::lock_namespace(&self.context)
+            ),
+            Place::Free if observed.not_before.is_some_and(|at| now < at) => {
+                "the provider can't be reached; it is tried again".to_owned()
+            }
+            Place::Free => "the node's boot is not known yet".to_owned(),
+        };
+        Some(why)
     }
 
     async fn observe(

@@ -146,5 +146,9 @@ fn who_ends_an_incident_is_told_which_signal_can_not_be_recalled_and_until_when_
         assert!(told.contains(part), "{part}: {told}");
     }
     assert_eq!(signals_out(&[], at), "");
-    assert_eq!(signals_out(&[intent.clone()], intent.deadline), "", "over");
+    assert_eq!(
+        signals_out(std::slice::from_ref(&intent), intent.deadline),
+        "",
+        "over"
+    );
 }

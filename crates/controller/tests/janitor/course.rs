@@ -1,11 +1,12 @@
 //! From an object to its end.
 
 use futures::StreamExt as _;
+use health_event::NodeName;
 use kube::api::{
     DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
 };
 use serde_json::json;
-use testbed::{Behaviour, Outcome, Rpc};
+use testbed::{Behaviour, Outcome, Rpc, wait_for};
 
 use super::{
     Rig, condition, end, failed, install, leases, objects, order, order_with, say, status,
@@ -264,7 +265,13 @@ async fn no_more_than_max_parallel_reboots_run_at_a_time_and_who_waits_holds_no_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_excluded_node_and_one_that_is_paused_are_not_rebooted() {
-    let cluster = Cluster::with_nodes(&["j-gold", "j-paused"]).await;
+    let cluster = Cluster::with_nodes(&["j-gold", "j-paused", "warden-controller"]).await;
+    // The controller's own Lease has the name of a node.
+    let lease =
+        json!({ "metadata": { "name": "warden-controller" }, "spec": { "holderIdentity": "us" } });
+    let lease = serde_json::from_value(lease).unwrap();
+    let leases = leases(&cluster);
+    leases.create(&PostParams::default(), &lease).await.unwrap();
     let keys = "[[janitor.exclusions]]\nmatchLabels = { pool = \"gold\" }\n";
     cluster
         .merge(
@@ -278,6 +285,23 @@ async fn an_excluded_node_and_one_that_is_paused_are_not_rebooted() {
     order(&cluster, "paused", "j-paused").await;
     order(&cluster, "gold", "j-gold").await;
     assert_eq!(end(&cluster, "gold").await, failed("NodeExcluded"));
+    assert!(rig.provider.calls().is_empty());
+    order(&cluster, "clash", "warden-controller").await;
+    let clash = "the Lease that would lock the node is the controller's own";
+    for (node, object, says) in [
+        ("j-paused", "paused", "the node is paused"),
+        ("warden-controller", "clash", clash),
+    ] {
+        let name = NodeName::new(node).unwrap();
+        wait_for(format!("what {object} waits for"), SOON, || async {
+            let waits = rig.controller.context.stages.reboot_waits(&name);
+            let why = waits.get(object).is_some_and(|why| why.starts_with(says));
+            anyhow::ensure!(why, "{waits:?}");
+            Ok(Some(()))
+        })
+        .await
+        .unwrap();
+    }
     assert!(rig.provider.calls().is_empty());
     cluster.merge("j-paused", pause(json!(null))).await;
     assert_eq!(end(&cluster, "paused").await, succeeded());

@@ -273,8 +273,10 @@ pub(super) fn reboots(
             object: intent.object,
             since: Some(intent.at),
             until: Some(intent.deadline),
+            waits_for: None,
         })
         .collect();
+    let mut waits = context.stages.reboot_waits(node);
     for object in context.reboots.of_node(node.as_str()) {
         let name = &object.metadata.name;
         if !object.is_over() && pending.iter().all(|known| known.object != *name) {
@@ -282,6 +284,7 @@ pub(super) fn reboots(
                 object: name.clone(),
                 since: object.status.start_time,
                 until: None,
+                waits_for: waits.remove(name),
             });
         }
     }

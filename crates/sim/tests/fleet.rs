@@ -9,7 +9,7 @@ use sim::whole::fleet::{Broken, Ended, Fleet, FleetSetup, Move, end};
 use sim::whole::{Leaves, What, Wrong};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use crate::checked::{MOST_STATES, judge};
+use crate::checked::{MOST_STATES, judge, tell};
 use crate::looped::Taken;
 use What::*;
 
@@ -118,13 +118,13 @@ fn check(name: &str, setup: FleetSetup, taken: &[Taken], states: usize) {
         .spawn_bfs()
         .join();
     let ended = checker.model().ended.lock().map_or(0, |e| e.count());
-    println!(
-        "{name}: {} states, depth {}, {} more on the way to an end, {} ms",
+    tell(&format!(
+        "{name}: {} states of at most {MOST_STATES}, depth {}, {} more on the way to an end, {} ms",
         checker.unique_state_count(),
         checker.max_depth(),
         ended.saturating_sub(checker.unique_state_count()),
         started.elapsed().as_millis()
-    );
+    ));
     judge(name, &checker, states);
     let seen = checker.model().seen.lock();
     let seen = seen.unwrap_or_else(PoisonError::into_inner);

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use sim::whole::{Broken, Ended, Setup, Step, World, end};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use crate::checked::{MOST_STATES, judge};
+use crate::checked::{MOST_STATES, judge, tell};
 
 /// A transition: module and name.
 pub(crate) type Taken = (&'static str, &'static str);
@@ -131,8 +131,8 @@ pub(crate) fn check(name: &str, setup: Setup, taken: &'static [Taken], states: u
         .spawn_bfs()
         .join();
     let ended = &checker.model().ended;
-    println!(
-        "{name}: {} states, depth {}, {} more on the way to an end, {} ms",
+    tell(&format!(
+        "{name}: {} states of at most {MOST_STATES}, depth {}, {} more on the way to an end, {} ms",
         checker.unique_state_count(),
         checker.max_depth(),
         ended
@@ -140,7 +140,7 @@ pub(crate) fn check(name: &str, setup: Setup, taken: &'static [Taken], states: u
             .map_or(0, |e| e.count())
             .saturating_sub(checker.unique_state_count()),
         started.elapsed().as_millis()
-    );
+    ));
     judge(name, &checker, states);
     let seen = checker.model().seen.lock();
     let seen = seen.unwrap_or_else(PoisonError::into_inner);

@@ -9,6 +9,7 @@ use crate::harness::{
 
 const UPGRADE: &str = "nvidia.com/gpu-driver-upgrade-state";
 const ASIDE: &str = "warden.dev/quarantined";
+const EXTERNAL: &str = "nvsentinel.dgxc.nvidia.com/external-remediation";
 
 fn with(keys: &str) -> String {
     RULES.replacen("[quarantine]", &format!("[quarantine]\n{keys}"), 1)
@@ -56,7 +57,7 @@ async fn a_cordon_that_a_driver_upgrade_takes_off_comes_back_where_that_is_asked
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_with_a_mark_of_another_owner_is_not_given_back() {
-    let names = ["o-label", "o-annotation", "o-taint"];
+    let names = ["o-label", "o-annotation", "o-taint", "o-external"];
     let cluster = Cluster::with_nodes(&names).await;
     let folder = tempfile::tempdir().unwrap();
     let config = with("external_owners = ['example.com/repair']");
@@ -66,10 +67,13 @@ async fn a_node_with_a_mark_of_another_owner_is_not_given_back() {
         json!({ "metadata": { "labels": { key: "x" } } }),
         json!({ "metadata": { "annotations": { key: "" } } }),
         json!({ "spec": { "taints": [{ "key": key, "effect": "PreferNoSchedule" }] } }),
+        // The reference's own, which needs no configuration.
+        json!({ "spec": { "taints": [{ "key": EXTERNAL, "effect": "NoSchedule" }] } }),
     ];
     let without = [
         json!({ "metadata": { "labels": { key: null } } }),
         json!({ "metadata": { "annotations": { key: null } } }),
+        json!({ "spec": { "taints": null } }),
         json!({ "spec": { "taints": null } }),
     ];
     for ((name, mark), gone) in names.iter().zip(marks).zip(without) {

@@ -1,5 +1,7 @@
 //! What keeps a planned repair from being ordered.
 
+use std::collections::BTreeSet;
+
 use controller::context::Context;
 use controller::kubernetes::{self, Kube};
 use controller::reboots::{self, Reboots};
@@ -62,9 +64,8 @@ async fn a_node_that_is_not_drained_is_not_repaired_unless_its_faults_say_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_paused_node_and_one_that_somebody_else_repairs_wait() {
-    let cluster = Cluster::with_nodes(&["f-paused", "f-owned"]).await;
+    let cluster = Cluster::with_nodes(&["f-paused", "f-owned", "f-outside"]).await;
     let case = Case::start(&cluster, "f-paused", "").await;
-    let label = "nvsentinel.dgxc.nvidia.com/managed";
     let pause = |value| json!({ "metadata": { "annotations": { "warden.dev/pause": value } } });
     case.controller.append(reboot("f-paused")).await;
     case.until("Running").await;
@@ -77,24 +78,41 @@ async fn a_paused_node_and_one_that_somebody_else_repairs_wait() {
     cluster.merge("f-paused", pause(None)).await;
     case.another(&first).await;
 
-    let managed = |value: Option<&str>| json!({ "metadata": { "labels": { label: value } } });
-    let owned = case.of("f-owned");
-    cluster.merge("f-owned", managed(Some("false"))).await;
-    cluster
-        .until("f-owned", "it is another's", |node| {
-            crate::harness::label(node, label).is_some()
+    let managed = |value: Option<&str>| json!({ "metadata": { "labels": { "nvsentinel.dgxc.nvidia.com/managed": value } } });
+    let taint = "nvsentinel.dgxc.nvidia.com/external-remediation";
+    let tainted = |key: Option<&str>| {
+        let taints: Vec<_> = key
+            .map(|key| json!({ "key": key, "effect": "NoSchedule" }))
+            .into_iter()
+            .collect();
+        json!({ "spec": { "taints": taints } })
+    };
+    let owners = [
+        ("f-owned", managed(Some("false")), managed(None)),
+        ("f-outside", tainted(Some(taint)), tainted(None)),
+    ];
+    for (name, theirs, back) in owners {
+        let owned = case.of(name);
+        cluster.merge(name, theirs).await;
+        wait_for("it to be another's", SOON, || async {
+            let node = case.controller.context.nodes.get(&owned.node);
+            let owner = node.and_then(|node| node.external_owner(&BTreeSet::new()));
+            Ok(owner.map(drop))
         })
-        .await;
-    case.controller.append(reboot("f-owned")).await;
-    owned.until("Planned").await;
-    wait_for("it to be kept", SOON, || async {
-        let by = case.controller.context.stages.repair_blocked(&owned.node);
-        Ok((by == Some("external_owner")).then_some(()))
-    })
-    .await
-    .unwrap();
-    cluster.merge("f-owned", managed(None)).await;
-    owned.until("Running").await;
+        .await
+        .unwrap();
+        case.controller.append(reboot(name)).await;
+        owned.until("Planned").await;
+        wait_for("it to be kept", SOON, || async {
+            let by = case.controller.context.stages.repair_blocked(&owned.node);
+            Ok((by == Some("external_owner")).then_some(()))
+        })
+        .await
+        .unwrap();
+        // The plan is made anew once the owner gives it back.
+        cluster.merge(name, back).await;
+        owned.until("Running").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

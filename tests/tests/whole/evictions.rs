@@ -12,6 +12,8 @@ use super::settings::Settings;
 
 /// Evictions at a time over all nodes (`drain`).
 const AT_ONCE: usize = 16;
+/// Evictions of one node at a time (`drain`).
+const OF_NODE: usize = 4;
 /// Pods on each of the two nodes: more than may be evicted at a time.
 const PODS: usize = 20;
 /// A call that gets no answer is made anew after some seconds: none is held for as long, however few came.
@@ -54,34 +56,71 @@ impl Evictions {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn evictions_of_two_nodes_are_under_way_sixteen_at_a_time_and_never_more() {
+/// A loop before whose API server stands a proxy, and a second machine.
+async fn two_machines(name: &str) -> (Loop, Machine) {
     let settings = Settings {
         proxied: true,
         ..Settings::default()
     };
-    let mut at = Loop::start_with("w-evicts", settings).await;
-    let log = KernelLog::Pipe;
-    let other = Machine::join(at.turn.testbed, &at.controller, "w-evicts-too", log);
-    let mut other = other.await.unwrap();
-    let proxy = at.proxy.as_ref().unwrap();
-    let mut evictions = Evictions {
-        coming: JoinSet::new(),
-        held: Vec::new(),
-    };
+    let at = Loop::start_with(name, settings).await;
+    let (other, log) = (format!("{name}-too"), KernelLog::Pipe);
+    let other = Machine::join(at.turn.testbed, &at.controller, &other, log);
+    let other = other.await.unwrap();
+    (at, other)
+}
+
+impl Evictions {
+    /// Holds those of these pods.
+    fn of(at: &Loop, pods: Vec<String>) -> Self {
+        let proxy = at.proxy.as_ref().unwrap();
+        let mut coming = JoinSet::new();
+        for pod in pods {
+            let path = format!("/api/v1/namespaces/at-once/pods/{pod}/eviction");
+            let mut held = proxy.hold(Method::POST, &path, Place::Request);
+            coming.spawn(async move {
+                held.arrived().await.unwrap();
+                held
+            });
+        }
+        let held = Vec::new();
+        Self { coming, held }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_eviction_that_waits_for_its_turn_is_not_sent_once_its_incident_is_over() {
+    let (mut at, mut other) = two_machines("w-stale").await;
+    let testbed = at.turn.testbed;
+    let pods = testbed.create_pods_on(at.name(), "at-once", PODS);
+    let mut evictions = Evictions::of(&at, pods.await.unwrap());
+    let one = testbed.create_pods_on(&other.name, "at-once", 1);
+    one.await.unwrap();
+    at.falls_ill();
+    for _ in 0..OF_NODE {
+        assert!(evictions.next().await);
+    }
+    at.cordon(false).await;
+    at.closed_by_hand().await;
+    evictions.held.drain(..).for_each(Held::go);
+    // Those of another node come behind them, and are made.
+    std::mem::swap(&mut at.machine, &mut other);
+    at.falls_ill();
+    at.drain("Drained").await;
+    std::mem::swap(&mut at.machine, &mut other);
+    assert!(evictions.coming.try_join_next().is_none(), "one was sent");
+    assert_eq!(at.pods("at-once").await.len(), PODS - OF_NODE);
+    at.controller.stop().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evictions_of_two_nodes_are_under_way_sixteen_at_a_time_and_never_more() {
+    let (mut at, mut other) = two_machines("w-evicts").await;
     let mut pods = Vec::new();
     for node in [at.name(), &other.name] {
         let made = at.turn.testbed.create_pods_on(node, "at-once", PODS);
         pods.extend(made.await.unwrap());
     }
-    for pod in pods {
-        let path = format!("/api/v1/namespaces/at-once/pods/{pod}/eviction");
-        let mut held = proxy.hold(Method::POST, &path, Place::Request);
-        evictions.coming.spawn(async move {
-            held.arrived().await.unwrap();
-            held
-        });
-    }
+    let mut evictions = Evictions::of(&at, pods);
     at.falls_ill();
     std::mem::swap(&mut at.machine, &mut other);
     at.falls_ill();

@@ -12,14 +12,14 @@ use super::stages::{Stage, in_each_stage};
 
 impl Loop {
     /// Takes the cordon off, or puts one on, as a person does.
-    async fn cordon(&self, cordoned: bool) {
+    pub(super) async fn cordon(&self, cordoned: bool) {
         let client = self.turn.testbed.admin();
         nodes::set_cordon(&client, self.name(), cordoned)
             .await
             .unwrap();
     }
 
-    async fn closed_by_hand(&self) {
+    pub(super) async fn closed_by_hand(&self) {
         let closed = self.until("closed", |i| i["state"] == "Closed").await;
         assert_eq!(closed["detail"], "ManualUncordon", "{closed:#}");
         self.turn

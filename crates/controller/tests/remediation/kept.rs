@@ -96,8 +96,8 @@ async fn a_paused_node_and_one_that_somebody_else_repairs_wait() {
         cluster.merge(name, theirs).await;
         wait_for("it to be another's", SOON, || async {
             let node = case.controller.context.nodes.get(&owned.node);
-            let owner = node.and_then(|node| node.external_owner(&BTreeSet::new()));
-            Ok(owner.map(drop))
+            let theirs = node.and_then(|node| node.external_owner(&BTreeSet::new()));
+            Ok(theirs.map(drop))
         })
         .await
         .unwrap();

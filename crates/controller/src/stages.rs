@@ -87,16 +87,11 @@ impl Stages {
 
     /// What a reboot of the node waits for, for people; none: it does not wait, or something was sent.
     pub fn set_reboot_wait(&self, node: &NodeName, object: &str, why: Option<String>) {
-        let mut looks = self.lock();
         let Some(why) = why else {
-            if let Some(of_node) = looks.reboots.get_mut(node) {
-                of_node.remove(object);
-                if of_node.is_empty() {
-                    looks.reboots.remove(node);
-                }
-            }
+            self.keep_reboot_waits(node, |waits| waits != object);
             return;
         };
+        let mut looks = self.lock();
         let of_node = looks.reboots.entry(node.clone()).or_default();
         of_node.insert(object.to_owned(), why);
     }

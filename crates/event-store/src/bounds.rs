@@ -21,6 +21,7 @@ use rusqlite::{Connection, params};
 use crate::changes::scopes_where;
 use crate::codec::nanos;
 use crate::ledger::Ledger;
+use crate::rows::OPEN;
 use crate::scopes::CachedScope;
 
 /// Open faults of a node: 16 GPUs and 18 switches or NICs with two dozen codes each.
@@ -48,11 +49,12 @@ pub(crate) struct OpenFaults {
 impl OpenFaults {
     fn load(connection: &Connection, node: &str) -> rusqlite::Result<Self> {
         let mut open = Self::default();
-        let mut statement = connection.prepare_cached(
+        let sql = format!(
             "SELECT s.agent, s.component, s.check_name, count(*)
              FROM faults f JOIN scopes s USING (scope)
-             WHERE f.node = ?1 AND (f.open = 1 OR f.asserted = 1) AND f.open = 1 GROUP BY s.scope",
-        )?;
+             WHERE f.node = ?1 AND {OPEN} GROUP BY s.scope"
+        );
+        let mut statement = connection.prepare_cached(&sql)?;
         let mut rows = statement.query([node])?;
         while let Some(row) = rows.next()? {
             let agent = row.get_ref(0)?.as_str()?;
